@@ -71,9 +71,15 @@ class TextMemory:
         self._lock = threading.Lock()
 
     def encode(self, texts: Sequence[str], scope: str) -> list[JoinedEncoding]:
-        cut = [self._cut(text) for text in texts]
+        cut = list[list[str]]()
+        for text in texts:
+            places = [0, *(found.start() for found in self._marks.finditer(text)), len(text)]
+            cut.append([text[begin:end] for begin, end in zip(places, places[1:], strict=False) if begin < end])
         with self._lock:
-            known = {piece: self._find(scope, piece) for pieces in cut for piece in pieces}
+            known = {piece: self._known.get((scope, piece)) for pieces in cut for piece in pieces}
+            for piece, found in known.items():
+                if found is not None:
+                    self._known.move_to_end((scope, piece))
         new = [piece for piece, found in known.items() if found is None]
         for piece, encoding in zip(new, self._encode(new) if new else (), strict=True):
             starts, ends = zip(*encoding.offsets, strict=True) if encoding.ids else ((), ())
@@ -82,16 +88,6 @@ class TextMemory:
             for piece in new:
                 self._remember(scope, known[piece])
         return [JoinedEncoding([one for piece in pieces if (one := known[piece]) is not None]) for pieces in cut]
-
-    def _cut(self, text: str) -> list[str]:
-        places = [0, *(found.start() for found in self._marks.finditer(text)), len(text)]
-        return [text[begin:end] for begin, end in zip(places, places[1:], strict=False) if begin < end]
-
-    def _find(self, scope: str, piece: str) -> EncodedPiece | None:
-        found = self._known.get((scope, piece))
-        if found is not None:
-            self._known.move_to_end((scope, piece))
-        return found
 
     def _remember(self, scope: str, piece: EncodedPiece | None) -> None:
         if piece is None or (scope, piece.text) in self._known:

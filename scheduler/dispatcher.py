@@ -111,6 +111,8 @@ class Dispatcher:
         request.times.arrival = request.times.came if since is None else since
         if request.program is not None:
             request.program.begin(request.times.came)
+            if len(self.workers) > 1:
+                request.prompt_cache_key = request.prompt_cache_key or request.program.name
         self.table.queue(request)
         self._wake.set()
         self._empty.clear()

@@ -93,7 +93,7 @@ class Request:
     predicted_length: float | None = None  # G'(p), with end token
     correction: float = 1.0  # see remaining_length.py
     cache_scope: str = ""  # of prefixes
-    prompt_cache_key: str = ""  # the client's
+    prompt_cache_key: str = ""  # equal for prompts that begin alike
     program: Program | None = None  # None: no run's
     cached_prompt: int = 0  # expected, then true tokens
     distribution: LengthDistribution | None = None
@@ -110,11 +110,6 @@ class Request:
     @property
     def tokens(self) -> int:
         return len(self.prompt) + self.generated
-
-    @property
-    def affinity(self) -> str:
-        """Equal for prompts that begin alike; empty if unknown."""
-        return self.prompt_cache_key or (self.program.name if self.program is not None else "")
 
     @property
     def in_background(self) -> bool:

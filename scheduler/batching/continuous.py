@@ -57,7 +57,7 @@ class ContinuousBatcher(Batcher):
         if slots < self._fewest(best) or not self._kit.memory(worker, 1, 1):  # none could join
             return None
         taken = similar_group(self._ranked_for(worker, now, slots, best), worker, self._kit, slots, self._padding)
-        if keyed := [request for request in taken if request.affinity]:
+        if keyed := [request for request in taken if request.prompt_cache_key]:
             self._affinity.run(keyed, worker)
         if self._returning is not None:
             self._returning.run(taken, worker.index)

@@ -23,33 +23,23 @@ class Kind:
     work: float = 0.0  # mean of a turn
     gap: float = 0.0  # mean logarithm of seconds
     variance: float = 0.0
+    patience: float = SHORTEST  # seconds without a call after which a program has ended
     _turns: int = 0
     _gaps: int = 0
-    _idle: deque[tuple[float, Program, int]] = field(default_factory=lambda: deque(maxlen=RECENT))
-
-    @property
-    def patience(self) -> float:
-        """Seconds without a call after which a program has ended."""
-        return min(LONGEST, max(SHORTEST, exp(self.gap + IDLE * sqrt(self.variance))))
+    idle: deque[tuple[float, Program, int]] = field(default_factory=lambda: deque(maxlen=RECENT))
 
     def turns_left(self, turns: int) -> float:
         """Expected after as many; none before others of the kind went on."""
         left, alive = 0.0, 1.0
-        for level in range(_level(turns), LEVELS):
-            stays = self._share_on(level)
+        for level in range(min(LEVELS, max(1, turns).bit_length()) - 1, LEVELS):
+            on = self.went_on[level]
+            if not on:
+                break
+            stays = on / (on + self.ended[level] + 1)
             within = max(1, 2 ** (level + 1) - max(turns, 2**level))
             left += alive * stays * (1 - stays**within) / (1 - stays)
             alive *= stays**within
         return left
-
-    def back_within(self, turns: int) -> float:
-        """Seconds for which a prompt's K and V are worth keeping: the chance of a next turn times its longest pause.
-        Reading a block again costs each program the same, as its bytes do.
-        """
-        return self._share_on(_level(turns)) * self.patience
-
-    def _share_on(self, level: int) -> float:
-        return self.went_on[level] / (self.went_on[level] + self.ended[level] + 1)
 
     def note_turn(self, work: float) -> None:
         self._turns += 1
@@ -63,13 +53,14 @@ class Kind:
         share = 1 / min(self._gaps, RECENT)
         self.gap += share * off
         self.variance = (1 - share) * (self.variance + share * off * off)
+        self.patience = min(LONGEST, max(SHORTEST, exp(self.gap + IDLE * sqrt(self.variance))))
 
     def note_idle(self, program: Program, now: float) -> None:
-        self._idle.append((now, program, program.turns))
+        self.idle.append((now, program, program.turns))
 
     def settle(self, now: float) -> None:
-        while self._idle and self._idle[0][0] + self.patience < now:
-            _, program, turns = self._idle.popleft()
+        while self.idle and self.idle[0][0] + self.patience < now:
+            _, program, turns = self.idle.popleft()
             if program.turns == turns:
                 self.ended[_level(turns)] += 1
 
@@ -96,10 +87,15 @@ class Program:
 
     @property
     def back_within(self) -> float:
-        return self.kind.back_within(self.turns)
+        """Seconds for which a prompt's K and V are worth keeping: the chance of a next turn times its longest pause.
+        Reading a block again costs each program the same, as its bytes do.
+        """
+        kind, level = self.kind, min(LEVELS, max(1, self.turns).bit_length()) - 1
+        return kind.patience * kind.went_on[level] / (kind.went_on[level] + kind.ended[level] + 1)
 
     def begin(self, now: float) -> None:
-        self.kind.settle(now)
+        if self.kind.idle and self.kind.idle[0][0] + self.kind.patience < now:
+            self.kind.settle(now)
         if self.ended is not None and not self.open:
             self.kind.note_gap(self.turns, now - self.ended)
         self.turns += 1

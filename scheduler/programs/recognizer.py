@@ -11,6 +11,7 @@ from scheduler.programs.program import Kind, Program
 
 MOST_KEYS = 1024
 MOST_KINDS = 4096  # of all keys
+MOST_ALIKE = 1024  # programs that begin with the same call
 MOST_MARKS = 65536  # of all keys; the key with the most loses its oldest
 
 
@@ -29,25 +30,29 @@ class Recognizer:
 
     def __init__(self, most: int = MOST_MARKS) -> None:
         self._most = most
+        self._alike = 0  # programs beyond one of a mark
         self._keys = Recent[str, Recent[str | bytes, list[Program]]](MOST_KEYS)
         self._kinds = Recent[tuple[str, str], Kind](MOST_KINDS)
 
     def recognize(self, key: str, signs: Signs, now: float, answer: str = "") -> Program:
         """`answer`: id of the call's own, by which later calls may extend it."""
         marks = self._keys[key] = self._keys.get(key) or Recent(self._most)
-        program = self._find(marks, signs) or self._make(key, signs, now)
+        program = self._find(marks, signs)
+        if program is None:
+            self._kinds[key, signs.kind] = kind = self._kinds.get((key, signs.kind)) or Kind()
+            program = Program(secrets.token_hex(8), kind, now, signs.chain[-1] if signs.chain else b"")
         for name in (*signs.names, answer):
             if name:
                 marks[name] = [program]
         if signs.chain:
             same = marks.get(signs.chain[-1], [])
-            marks[signs.chain[-1]] = same if program in same else [*same, program]
-        self._forget_some()
+            self._alike -= max(0, len(same) - 1)
+            marks[signs.chain[-1]] = same if program in same else [*same[1 - MOST_ALIKE :], program]
+            self._alike += len(marks[signs.chain[-1]]) - 1
+        while sum(map(len, self._keys.values())) + self._alike > self._most:
+            _, gone = max(self._keys.values(), key=len).popitem(last=False)
+            self._alike -= len(gone) - 1
         return program
-
-    def _make(self, key: str, signs: Signs, now: float) -> Program:
-        self._kinds[key, signs.kind] = kind = self._kinds.get((key, signs.kind)) or Kind()
-        return Program(secrets.token_hex(8), kind, now, signs.chain[-1] if signs.chain else b"")
 
     def _find(self, marks: Recent[str | bytes, list[Program]], signs: Signs) -> Program | None:
         for name in (*signs.names, *signs.extends):
@@ -60,9 +65,6 @@ class Recognizer:
             if mark == signs.chain[-1] == found[0].first:
                 return None  # another run that begins alike, rather than a repeated call
             # of runs alike so far, the first that has not gone on; the last stays for branches
+            self._alike -= len(found) > 1
             return found.pop(0) if len(found) > 1 else found[0]
         return None
-
-    def _forget_some(self) -> None:
-        while sum(map(len, self._keys.values())) > self._most:
-            max(self._keys.values(), key=len).popitem(last=False)

@@ -18,7 +18,6 @@ from dataclasses import dataclass
 
 from scheduler.remaining_length import PROMPT_TOKEN, work_left
 from scheduler.request import Request, State
-from scheduler.waiting.by_program import work_to_end
 from scheduler.waiting.order import Order
 from scheduler.waiting.sorted_requests import Key, QueueAhead, SortedRequests
 
@@ -57,7 +56,7 @@ class OutOfTurn(Order):
         if not request.runs:  # counted before
             self._came += 1
             self._mean += (work - self._mean) / min(self._came, RECENT)
-        self._cheapest.insert(_by_work(request, work_to_end(request)), request)
+        self._cheapest.insert(_by_end(request, work), request)
 
     def leave(self, request: Request) -> None:
         self._cheapest.remove(request)
@@ -97,7 +96,7 @@ class OutOfTurn(Order):
         work = work_left(request)
         if work > self._most or not self._earned:
             return by_key
-        keys = (request.priority,), _by_work(request, work_to_end(request))
+        keys = (request.priority,), _by_end(request, work)
         better, cheaper = map(self._cheapest.ahead, keys)
         owed = self._work_of(cheaper.without(better)) + work - self._credit
         rest, paying = by_key.without(cheaper), max(0.0, owed) / self._earned
@@ -130,5 +129,8 @@ class OutOfTurn(Order):
             del self._taken[request]
 
 
-def _by_work(request: Request, work: float) -> Key:
+def _by_end(request: Request, work: float) -> Key:
+    """Of its program."""
+    if request.program is not None and request.program.kind.went_on[0]:
+        work += request.program.rest
     return (request.priority, work, request.times.arrival, request.row_id)

@@ -63,7 +63,8 @@ async def read_call(request: web.Request, schema: type[G], prefix: str) -> tuple
     name, asked = model_name(body.model, app[MODEL]), [name for name, value in asks.items() if value == "1"]
     user = getattr(body, "user", None)
     record = Record.of(request, prefix, name, user, stream=bool(body.stream), asks=asked)
-    record.program = app[PROGRAMS].recognize(record.client, signs, record.arrival, record.id)
+    answer = record.id if prefix == "resp_" else ""
+    record.program = app[PROGRAMS].recognize(record.client, signs, record.arrival, answer)
     return body, record
 
 

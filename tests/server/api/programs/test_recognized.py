@@ -108,6 +108,15 @@ def test_a_key_with_many_calls_forgets_its_own_first() -> None:
     assert sum(map(len, recognizer._keys.values())) <= 100
 
 
+def test_calls_that_are_all_alike_stay_few() -> None:
+    recognizer = Recognizer(most=3000)
+    for call in range(9000):
+        recognizer.recognize("key", Signs(chain=[b"%d" % (call % 5)]), 0.0)
+    (marks,) = recognizer._keys.values()
+    assert {len(alike) for alike in marks.values()} <= {*range(1, 1025)}
+    assert sum(map(len, marks.values())) == len(marks) + recognizer._alike <= 3000
+
+
 @pytest.mark.parametrize(("shape", "headers"), [(CODEX, True), (CLAUDE_CODE, False), (OPENCODE, True)])
 def test_what_programs_send_names_the_run_though_its_history_is_another(shape: Shape, headers: bool) -> None:
     """As after a summary; the names are of the body, too, or of headers alone."""
