@@ -118,7 +118,9 @@ class Request:
     @property
     def unread(self) -> int:
         """To prefill."""
-        return self.tokens - self.cached_prompt if self.needs_prefill else 0
+        if self.generated and not self.lacks_kv:
+            return 0
+        return len(self.prompt) + self.generated - self.cached_prompt
 
     @property
     def needs_prefill(self) -> bool:
