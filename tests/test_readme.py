@@ -36,6 +36,8 @@ LEFT_OUT: Mapping[str, str] = MappingProxyType(
         "lengthwise whatif": "wants a day's journal; test_whatif.py writes one",
         "lengthwise bench grid": "takes minutes; test_grid.py plays some of its cells",
         "lengthwise compare --strategies vs,lengthwise,scls": "starts nine servers; test_compare_command.py starts six",
+        "lengthwise compare --strategies baton-pd,my_order.py:MY_ORDER --num-prompts 60 --request-rates inf "
+        "--max-output-len 128 --replay-lengths --serve-args='--max-num-seqs 8'": "starts six more",
     }
 )
 """Commands that are only parsed."""
@@ -49,10 +51,6 @@ SMALLER: Mapping[str, str] = MappingProxyType(
         "lengthwise simulate --strategies scls,lengthwise": "--duration 20",
         "lengthwise simulate --cost cpu-smollm2-135m --max-num-seqs 8 --sweep rate=0.5:1.5:0.25 --sweep noise=0,0.7 "
         "--strategies baton-pd,lengthwise --csv sweep.csv --report sweep.html": "--duration 20",
-        "lengthwise compare --strategies baton-pd,my_order.py:MY_ORDER --num-prompts 60 --request-rates inf "
-        "--max-output-len 128 --replay-lengths --serve-args='--max-num-seqs 8'": (
-            "TINY --num-prompts 4 --max-input-len 100 --max-output-len 4"
-        ),
         "lengthwise profile": "TINY --quick --max-num-seqs 2 --max-model-len 160 --device cpu",
         "lengthwise bench engine": "TINY --rows 1 --input-len 6 --output-len 4 --rounds 1 --device cpu",
         "lengthwise bench gpu": "--rows 1 --length 24",

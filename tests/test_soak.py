@@ -13,6 +13,9 @@ from tests.live_server import COMMAND, serve
 FIRST, REQUESTS = (500, 2000) if "LENGTHWISE_TEST_FAULTS" in os.environ else (400, 1000)
 """Requests until pools, caches and the arena's pages have their size, and those that add nothing to them."""
 
+ATTEMPTS = 3
+"""Loads of which one must add nothing; on a busy machine pools and caches may reach their size late."""
+
 GROWTH = 8 * 2**10 * REQUESTS
 """Bytes that may come of allocators' habits and a larger forest: less than the requests' K and V, or rows' states."""
 
@@ -34,9 +37,11 @@ def test_memory_stays_flat_over_many_requests_with_every_tenth_cancelled(tiny_fo
     with serve(tiny_folder, "--kv-cache-memory", "0.01", "--max-num-seqs", "8") as url:
         (server,) = [child for child in psutil.Process().children() if "0.01" in child.cmdline()]
         load(url, FIRST, 0, tmp_path)
-        before = server.memory_info().rss
-        figures = load(url, REQUESTS, 1, tmp_path)
-        grown = server.memory_info().rss - before
-    assert figures["cancelled"] > REQUESTS / 20 and figures["failed"] == 0
-    assert figures["completed"] + figures["cancelled"] == REQUESTS
-    assert grown < GROWTH, f"{grown / 2**20:.1f} MB"
+        grown = []
+        while not grown or (grown[-1] >= GROWTH and len(grown) < ATTEMPTS):
+            before = server.memory_info().rss
+            figures = load(url, REQUESTS, 1 + len(grown), tmp_path)
+            grown.append(server.memory_info().rss - before)
+            assert figures["cancelled"] > REQUESTS / 20 and figures["failed"] == 0
+            assert figures["completed"] + figures["cancelled"] == REQUESTS
+    assert grown[-1] < GROWTH, f"{[round(one / 2**20, 1) for one in grown]} MB"
