@@ -155,7 +155,7 @@ class Slots:
             waits = sum(max(0.0, call.began - call.at - self._first[call.streams].usual) for call, _ in self._pressed)
             share = 1 - waits / sum(seconds for _, seconds in self._pressed)
             sure = max((call.place for call, _ in self._pressed if not call.late), default=1)
-            found = max(sure, round(share * sum(call.place for call, _ in self._pressed) / count))
+            found = max(sure, int(share * sum(call.place for call, _ in self._pressed) / count + 0.75))
             found = min(self._seen, max(found, self._seen - max(1, self._seen // 8)))
             self._growing = False
             self._alone = KEPT if found == 1 < self._seen else 0
