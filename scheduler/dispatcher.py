@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-KeptPrefix = Callable[[Sequence[int], str], int]  # (prompt, scope) -> cached tokens
+KeptPrefix = Callable[[Sequence[int], str, float], int]  # (prompt, scope, seconds to stay) -> cached tokens
 
 NO_ROW = 2**63 - 1  # an estimate's row
 
@@ -111,6 +111,8 @@ class Dispatcher:
         request.times.arrival = request.times.came if since is None else since
         if request.program is not None:
             request.program.begin(request.times.came)
+            if request.cached_prompt and self._kept_prefix is not None and request.expected is not None:
+                self._kept_prefix(request.prompt, request.cache_scope, request.expected.high)
             if len(self.workers) > 1:
                 request.prompt_cache_key = request.prompt_cache_key or request.program.name
         self.table.queue(request)
@@ -127,7 +129,7 @@ class Dispatcher:
         request.times.arrival = request.times.arrival if since is None else since
         request.correction = self.table.correct(request)
         if self._kept_prefix is not None:
-            request.cached_prompt = self._kept_prefix(request.prompt, request.cache_scope)
+            request.cached_prompt = self._kept_prefix(request.prompt, request.cache_scope, 0.0)
         request.expected = self.waits.expect(request)
         return request
 

@@ -53,10 +53,13 @@ class PrefixCache(Generic[BlockT]):
     def __len__(self) -> int:
         return len(self._children)
 
-    def length(self, prompt: Sequence[int], scope: str = "") -> int:
-        """Tokens cached now."""
+    def length(self, prompt: Sequence[int], scope: str = "", read_within: float = 0.0) -> int:
+        """Tokens cached now, which stay for the seconds in which they are to be read."""
         with self._lock:
-            return self.chunk * len(self._path(prompt, scope, len(prompt) - 1))
+            path = self._path(prompt, scope, len(prompt) - 1)
+            if read_within:
+                self._touch(path, read_within)
+            return self.chunk * len(path)
 
     def find(self, prompts: Sequence[tuple[Sequence[int], str]], least: int = 0) -> list[list[BlockT]]:
         """Blocks of each (prompt, scope)'s longest cached prefix, cut to the shortest of them; one token is left to

@@ -163,3 +163,15 @@ def test_of_programs_in_turn_that_do_not_fit_some_are_kept_whole() -> None:
         cache.keep(programs[turn % 3], "", lambda columns: Kept((), columns), 60.0)
         check(cache)
     assert [cache.length((*one, 9)) for one in programs] == [2 * CHUNK, CHUNK, 0]
+
+
+def test_what_a_waiting_call_is_to_read_stays_until_then() -> None:
+    time = [0.0]
+    cache: PrefixCache[Kept] = PrefixCache(2 * CHUNK, now=lambda: time[0])
+    waits, *others = (chunks(name) for name in range(4))
+    keep(cache, waits)
+    assert cache.length((*waits, 9), read_within=10.0) == CHUNK
+    for prompt in others:
+        time[0] += 1.0
+        keep(cache, prompt)
+    assert [cache.length((*one, 9)) for one in (waits, *others)] == [CHUNK, 0, 0, CHUNK]
