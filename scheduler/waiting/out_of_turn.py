@@ -7,8 +7,9 @@ Bound: behind work B of its `priority`, with w* the most work of a plan, at most
 
     B / (1 - x) + C + w*
 
-is taken first, better priorities and due deadlines apart, for any predictions; FCFS takes B + w*. Proof: B in turn
-adds B·x/(1 - x) to at most C; the last plan is w*. Work is settled as rows exceed predictions.
+is taken first, better priorities and due deadlines apart, and what running rows that jumped will have beyond their
+predictions; FCFS takes B + w*. Proof: B in turn adds B·x/(1 - x) to at most C; the last plan is w*. Work is settled as
+rows exceed predictions. It is of work, not of seconds (loadgen/experiments/validation/waits.py).
 """
 
 from __future__ import annotations

@@ -125,7 +125,7 @@ def read_results(file: Path) -> dict[Cell, dict[str, Figures]]:
 
 def play(cell: Cell, strategy: Strategy) -> Figures:
     """Latencies, longest wait, Jain's index of slowdowns, and the relative delay of the last request."""
-    base, done = _play_cell(cell, STRATEGIES[BASE]), _play_cell(cell, strategy)
+    base, done = play_cell(cell, STRATEGIES[BASE]), play_cell(cell, strategy)
     cost = MACHINES[cell.machine].cost
     later = max(one.end - other.end for one, other in zip(done, base, strict=True))
     return measure_latencies(done, cost) | {
@@ -136,7 +136,7 @@ def play(cell: Cell, strategy: Strategy) -> Figures:
 
 
 @lru_cache(maxsize=2)  # with BASE's run, which each needs
-def _play_cell(cell: Cell, strategy: Strategy) -> tuple[Served, ...]:
+def play_cell(cell: Cell, strategy: Strategy) -> tuple[Served, ...]:
     lengths = load_lengths(cell.load, cell.requests, cell.seed)
     served = measure_capacity(cell.machine, cell.load, cell.seed)
     load = draw_arrivals(lengths, cell.rho * served, cell.burstiness, cell.seed + 1)

@@ -1,0 +1,68 @@
+"""The default's bound on waits in seconds: `python -m loadgen.experiments.validation.waits [REQUESTS]`.
+
+Same arrivals under both orders; beyond: started later than the wait by arrival / (1 - x) plus one mean time of service.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import groupby, product
+from statistics import fmean
+
+from loadgen.console import Table, show_table, table_console
+from loadgen.experiments.grid.cells import BASE, BURSTS, GRID, HARD, TASKS, USUAL, Cell
+from loadgen.experiments.grid.run import play_cell
+from scheduler.options import Scheduling
+from scheduler.strategy import STRATEGIES
+
+SHAPES = ("log-normal", "bimodal", "servegen", TASKS)
+PREDICTIONS = ("oracle", USUAL, "inverted")
+
+
+@dataclass(frozen=True, slots=True)
+class Waits:
+    """Ratios to the bound, and seconds beyond it."""
+
+    ratios: tuple[float, ...]
+    beyond: float  # most
+
+    @property
+    def late(self) -> int:
+        return sum(ratio > 1 for ratio in self.ratios)
+
+
+def measure_waits(cell: Cell, share: float = Scheduling.out_of_turn) -> Waits:
+    """`share`: x of the default's order."""
+    by_arrival, served = (play_cell(cell, STRATEGIES[name]) for name in (BASE, "lengthwise"))
+    service = fmean(one.end - one.started for one in by_arrival)
+    bounds = [(one.started - one.arrival) / (1 - share) + service for one in by_arrival]
+    waits = [one.started - one.arrival for one in served]
+    ratios = tuple(wait / bound for wait, bound in zip(waits, bounds, strict=True))
+    return Waits(ratios, max(wait - bound for wait, bound in zip(waits, bounds, strict=True)))
+
+
+def list_cells(requests: int) -> Iterator[Cell]:
+    for prediction, machine, load in product(PREDICTIONS, GRID[1:], SHAPES):
+        usual = Cell(machine, load, HARD, prediction=prediction, requests=requests)
+        yield from (usual, Cell(machine, load, *BURSTS, prediction=prediction, requests=requests))
+
+
+def tabulate(cells: Iterable[Cell]) -> Table:
+    """A line for each kind of prediction; equal kinds follow each other."""
+    rows = []
+    for prediction, alike in groupby(cells, key=lambda one: one.prediction):
+        found = [measure_waits(cell) for cell in alike]
+        ratios = [ratio for one in found for ratio in one.ratios]
+        late, most = sum(one.late for one in found), max(one.beyond for one in found)
+        figures = len(ratios), late, f"{100 * late / len(ratios):.2f} %", f"{max(ratios):.2f}", f"{most:.0f} s"
+        rows.append((prediction, *map(str, figures)))
+    return Table("waits beyond the bound in seconds", ("predictions", *HEADS), tuple(rows))
+
+
+HEADS = ("requests", "beyond", "share", "worst, times the bound", "by")
+
+
+if __name__ == "__main__":
+    table_console().print(show_table(tabulate(list_cells(int(sys.argv[1]) if sys.argv[1:] else 1500))))
