@@ -15,7 +15,7 @@ from scheduler.assembly import SchedulerParts
 from scheduler.clock import Clock, earliest
 from scheduler.observers import RequestObserver
 from scheduler.programs.program import Program
-from scheduler.request import Failure, Refused, Request, State, Times, TooLate
+from scheduler.request import Failure, Refused, Request, State, Times, TooLate, Unpromised
 from scheduler.request_table import RequestTable
 from scheduler.stream import SLICE, TokenStream, Wakeups
 from scheduler.waiting.deadlines import Deadlines
@@ -43,6 +43,8 @@ class Known(TypedDict, total=False):
     cache_scope: str
     prompt_cache_key: str
     program: Program | None
+    promised: float | None
+    coverage: float
 
 
 class Dispatcher:
@@ -95,7 +97,7 @@ class Dispatcher:
         since: float | None = None,
         **known: Unpack[Known],
     ) -> Request:
-        """Raises Refused and TooLate. `since`: place, default `arrival`, default now."""
+        """Raises Refused, TooLate and Unpromised. `since`: place, default `arrival`, default now."""
         if self._broken:
             raise Refused("the scheduler failed", Failure.SCHEDULER)
         if not self.accepts:
@@ -105,6 +107,8 @@ class Dispatcher:
         request = self.estimate(prompt, sampling, since=since, **known)
         if not self._can_meet(request):
             raise TooLate(waits=request.expected is not None and request.expected.waits)
+        if request.promised is not None and ((told := request.expected) is None or not told.keeps(request.promised)):
+            raise Unpromised(told.by if told is not None and told.known else None)
         request.row_id = next(self._row_ids)
         request.stream = TokenStream(self._wakeups)
         request.times.came = request.times.came if arrival is None else arrival
@@ -119,6 +123,7 @@ class Dispatcher:
         self._wake.set()
         self._empty.clear()
         self._deadlines.add(request)
+        self.waits.promise(request)
         return request
 
     def estimate(

@@ -16,7 +16,7 @@ class Ordering:
 
     aging_factor: NonNegative = option(10.0)
     """serve by arrival once the oldest request has waited N times its predicted time, or 100 s; 0: never (SSJF)"""
-    out_of_turn: Annotated[float, Meta(ge=0, lt=1)] = option(0.3)
+    out_of_turn: Annotated[float, Meta(ge=0, lt=1)] = option(0.35)
     """share of the work that may jump the queue, cheapest requests first; 0: none (lengthwise)"""
     boost_gamma: Positive = option(0.1)
     """how fast long waits get rarer, in 1/s: the greater, the less cheap requests are put forward (boost)"""

@@ -21,6 +21,9 @@ if TYPE_CHECKING:  # slow to load numpy
 BACKGROUND = 2**31  # `priority` beyond clients'
 
 
+COVERAGE = 0.95  # of promises
+
+
 class State(StrEnum):
     WAITING = "waiting"
     ASSIGNED = "assigned"  # not begun
@@ -98,6 +101,8 @@ class Request:
     cached_prompt: int = 0  # expected, then true tokens
     distribution: LengthDistribution | None = None
     expected: Expected | None = None  # on arrival
+    promised: float | None = None  # clock time asked for
+    coverage: float = COVERAGE  # of its promise
     stream: TokenStream = field(default_factory=TokenStream)
     # in the journal; None if nobody asks
     recorded: Future[bool] | None = None
@@ -131,6 +136,12 @@ class Request:
         back = 0.0 if self.program is None else self.program.back_within
         return RowSpec(self.row_id, self.prompt, self.sampling, self.priority, self.cache_scope, back)
 
+    def keeps_promise(self, end: float) -> bool | None:
+        """None where there was none."""
+        if self.expected is None or not self.expected.known:
+            return None
+        return end <= (self.expected.by if self.promised is None else self.promised)
+
     def move(self, state: State) -> None:
         """Raises IllegalTransition."""
         if state not in TRANSITIONS[self.state]:
@@ -152,6 +163,13 @@ class Refused(Exception):
     def __init__(self, message: str, failure: Failure = Failure.SHUTDOWN) -> None:
         super().__init__(message)
         self.failure = failure
+
+
+class Unpromised(Refused):
+    def __init__(self, by: float | None) -> None:
+        """`by`: nearest clock time that can be promised; None before any measurement."""
+        super().__init__("its answer cannot be promised by then")
+        self.by = by
 
 
 class TooLate(Refused):

@@ -1,28 +1,16 @@
-"""Calibrated latency estimates: split conformal prediction (Lei et al., JASA 113, 2018) with signed scores, and
-measured speed.
-
-An estimate has a point p and a spread l of its length. An answer that ends after t seconds scores z = ln(t / p) / s,
-where s = sqrt(l² + e²) and e is the recent mean of |ln(t / p)|; the median is p·exp(s·z50), the interval p·exp(s·z05)
-to p·exp(s·z95).
-"""
+"""Estimated ends."""
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass
-from math import exp, hypot, log
-from typing import NamedTuple
-
-COVERAGE = 0.9  # of intervals
-
-RECENT = 256  # scores that count
-
-FEWEST = 32  # scores before calibration, and answers before scoring: earlier estimates know too little
-
-LEAST_SPREAD = 0.25
+from math import log
+from typing import TypeAlias
 
 LEAST_SECONDS = 1e-3  # lower bound of times, for their logarithms
+
+SLACK = 1.5  # own times left until a promise, from which on a request is due
+
+Group: TypeAlias = tuple[int, int]  # quarter of the queue that is ahead, -1 for none; length class
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,119 +20,32 @@ class Expected:
     at: float  # seconds of the clock
     place: int  # requests ahead
     wait: float | None = None  # None before any measurement; then the rest is 0
-    point: float = 0.0  # seconds to the end, uncalibrated
+    own: float = 0.0  # from the start to the end
+    point: float = 0.0  # to the end, uncalibrated
     spread: float = 0.0  # s
     low: float = 0.0
     median: float = 0.0
-    high: float = 0.0
-    answers: int = FEWEST  # answers that had ended
+    high: float = 0.0  # promised
+    group: Group | None = None  # None: too early to be scored
     waits: bool = False  # all slots taken
 
     @property
     def known(self) -> bool:
         return self.point > 0.0
 
-
-class IntervalCalibration:
-    def __init__(self) -> None:
-        self._latest: deque[float] = deque(maxlen=RECENT)
-        self._error = 0.0  # e
-        self.answers = 0
-
-    def add(self, expected: Expected, seconds: float) -> None:
-        self.answers += 1
-        if expected.answers < FEWEST:
-            return
-        error = log(max(seconds, LEAST_SECONDS) / expected.point)
-        self._latest.append(error / expected.spread)
-        self._error += (abs(error) - self._error) / len(self._latest)
-
-    def spread(self, lengths: float) -> float:
-        """s, from the log ratio of the length's interval."""
-        return max(LEAST_SPREAD, hypot(lengths, self._error))
-
-    def interval(self, point: float, spread: float) -> tuple[float, float, float]:
-        """Low end, median and high end."""
-        scores = (-0.5, 0.0, 0.5)
-        if (count := len(self._latest)) >= FEWEST:
-            latest = sorted(self._latest)
-            low = max(0, int((1 - COVERAGE) / 2 * (count + 1)) - 1)
-            scores = latest[low], latest[count // 2], latest[count - 1 - low]
-        low_end, median, high_end = (point * exp(spread * score) for score in scores)
-        return low_end, median, high_end
-
-
-MEMORY = 30.0  # seconds of work after which a measurement weighs 1/e
-
-FEWEST_TOKENS = 16
-
-LENGTHS = 64  # answers in the running mean
-
-
-class _Sums(NamedTuple):
-    """Exponentially decayed."""
-
-    tokens: float = 0.0
-    token_rows: float = 0.0  # tokens times rows held
-    decode_seconds: float = 0.0  # of rows that decode
-    work: float = 0.0
-    steps: float = 0.0  # work / rows held
-    seconds: float = 0.0
-
-
-class Speed:
-    """Seconds of a token and of work by rows held; work is counted in tokens (prices.py)."""
-
-    def __init__(self, iteration: Callable[[float], float] = lambda rows: 0.0) -> None:
-        """`iteration` gives seconds by rows, from the machine's prices; 0 while unknown."""
-        self._iteration = iteration
-        self._sums = _Sums()
-        self._rows = self._decoding = 0  # held since `_now`, and those that decode
-        self._now = 0.0
-        self._answers = 0
-        self._mean_length = 0.0
-
-    def observe(self, rows: int, decoding: int, now: float, tokens: int = 0, work: float = 0.0) -> None:
-        """What rows held since the last call did: `tokens` by those that decode, `work` by all; then set `rows` and
-        `decoding`, those past their first token.
-        """
-        if held := self._rows:
-            seconds = now - self._now
-            new = _Sums(tokens, tokens * held, self._decoding * seconds, work, work / held, seconds)
-            fade = exp(-seconds / MEMORY)
-            self._sums = _Sums(*(before * fade + one for before, one in zip(self._sums, new, strict=True)))
-        self._rows, self._decoding, self._now = rows, decoding, now
-
-    def ended(self, length: int) -> None:
-        self._answers = min(self._answers + 1, LENGTHS)
-        self._mean_length += (length - self._mean_length) / self._answers
-
-    def seconds_per_token(self, rows: int) -> float | None:
-        """None until measured."""
-        sums = self._sums
-        if not self._is_measured:
-            return None
-        return sums.decode_seconds / sums.tokens * self._compare(rows, sums.token_rows / sums.tokens)
-
-    def seconds_of_work(self, rows: int) -> float | None:
-        """None until measured."""
-        sums = self._sums
-        if not self._is_measured:
-            return None
-        usual = sums.work / sums.steps
-        shared = usual / max(1.0, rows) if self._iteration(usual) else 1.0
-        return sums.seconds / sums.work * shared * self._compare(rows, usual)
-
     @property
-    def _is_measured(self) -> bool:
-        return self._sums.tokens >= FEWEST_TOKENS and self._sums.decode_seconds > 0
+    def by(self) -> float:
+        """Promised, on the clock."""
+        return self.at + self.high
 
-    def _compare(self, rows: float, usual: float) -> float:
-        """Ratio to an iteration with the usual rows; 1 while prices are unknown."""
-        seconds = self._iteration(usual)
-        return self._iteration(rows) / seconds if seconds else 1.0
+    def keeps(self, promised: float) -> bool:
+        """Whether this may be promised."""
+        return self.known and self.by <= promised
 
-    @property
-    def mean_length(self) -> float | None:
-        """In tokens; None before the first answer."""
-        return self._mean_length if self._answers else None
+    def due(self, promised: float | None) -> float:
+        """When it must start, on the clock; `promised`: what was asked for instead."""
+        return (self.by if promised is None else promised) - SLACK * self.own
+
+    def score(self, seconds: float) -> float:
+        """z."""
+        return log(max(seconds, LEAST_SECONDS) / self.point) / self.spread

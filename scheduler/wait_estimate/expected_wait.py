@@ -12,21 +12,23 @@ from collections import Counter, deque
 from collections.abc import Collection, Iterable
 from dataclasses import replace
 from itertools import islice, takewhile
-from math import inf, log
+from math import exp, inf, log
 from typing import NamedTuple
 
 from scheduler.assembly import SchedulerParts
 from scheduler.clock import Clock
 from scheduler.remaining_length import remaining_length
-from scheduler.request import Request
+from scheduler.request import COVERAGE, Request
 from scheduler.wait_estimate.by_arrival import LATEST, ArrivalComparison, EndedAnswer, compare
-from scheduler.wait_estimate.completion import COVERAGE, LEAST_SECONDS, Expected, IntervalCalibration, Speed
+from scheduler.wait_estimate.calibration import LOW, Calibration, spread_of
+from scheduler.wait_estimate.completion import LEAST_SECONDS, Expected
 from scheduler.wait_estimate.node_router import NodeLoad
 from scheduler.wait_estimate.places import FRESH, FRONT, Explanation, Places, find_reason
+from scheduler.wait_estimate.speed import Speed
 from scheduler.waiting.sorted_requests import QueueAhead
 from scheduler.worker import Worker
 
-SHARES = ((1 - COVERAGE) / 2, 0.5, (1 + COVERAGE) / 2)  # quantiles of a length
+SHARES = (LOW, 0.5, COVERAGE)  # quantiles of a length
 
 UNKNOWN_FACTOR = 3.0  # half width, as a factor, where only a number is known
 
@@ -54,7 +56,8 @@ class ExpectedWait:
         self._prices = parts.estimates.prices
         self._places = Places(self._waiting)
         self._speed = Speed(self._iteration_seconds)
-        self._calibration = IntervalCalibration()
+        self._calibration = Calibration(self._waiting.order.keeps)
+        self.promise = self._calibration.promise
         self._answers = deque[EndedAnswer](maxlen=LATEST)
         self._by_arrival: tuple[float, ArrivalComparison | None] = -inf, None  # when made
         self._load = NodeLoad(-inf, 0.0, self._prices())
@@ -74,13 +77,9 @@ class ExpectedWait:
 
     def ended(self, request: Request, end: float) -> None:
         self._speed.ended(request.generated)
-        expected = request.expected
-        if expected is None:
-            return
-        if expected.known:
-            self._calibration.add(expected, end - expected.at)
-        times, tokens = request.times, request.generated
-        if tokens and times.assigned is not None and not request.in_background:
+        self._calibration.add(request, end)
+        expected, times, tokens = request.expected, request.times, request.generated
+        if expected is not None and tokens and times.assigned is not None and not request.in_background:
             self._answers.append(EndedAnswer(times.arrival, times.assigned, end, tokens, expected.waits))
 
     @property
@@ -108,18 +107,21 @@ class ExpectedWait:
 
     def expect(self, request: Request) -> Expected:
         """For a request that is not in the queue yet."""
-        ahead = self._waiting.ahead(request, now := self._now())
-        free = self.free_slots
+        ahead, total = self._waiting.ahead(request, now := self._now()), self._waiting.total()
+        waits = total.place >= (free := self.free_slots)
         wait, seconds = self._seconds(ahead, free), self._token_seconds(ahead, free)
-        waits = self._waiting.total().place >= free
         if wait is None or seconds is None:
             return Expected(now, ahead.place, wait, waits=waits)
-        begins = wait + self._entry_seconds(request, ahead, free)
-        low, middle, high = (begins + length * seconds for length in self._lengths(request))
-        point = max(middle, LEAST_SECONDS)
-        spread = self._calibration.spread(log(max(high, point) / max(min(low, point), LEAST_SECONDS)))
-        told = self._calibration.interval(point, spread)
-        return Expected(now, ahead.place, wait, point, spread, *told, self._calibration.answers, waits)
+        middle, high = self._lengths(request)
+        own = max(LEAST_SECONDS, self._entry_seconds(request, ahead, free) + middle * seconds)
+        point = own + wait / (1 - self._waiting.order.share)
+        spread = spread_of(point, own, log(max(1.0, high / max(middle, 1.0))))
+        in_all = self._seconds(total, free) if ahead.place >= free else None
+        share = wait / in_all if in_all else -1.0
+        group = None if request.in_background else self._calibration.find_group(middle, share)
+        scores = self._calibration.find_scores(group, now, request.coverage)
+        low, median, promise = (point * exp(spread * score) for score in scores)
+        return Expected(now, ahead.place, wait, own, point, spread, low, median, promise, group, waits)
 
     def retry_after(self) -> float:
         """Seconds, 1 at least, until all waiting requests have started."""
@@ -158,10 +160,13 @@ class ExpectedWait:
     def _remaining(self, request: Request) -> float:
         return remaining_length(request, self._speed.mean_length)
 
-    def _lengths(self, request: Request) -> tuple[float, float, float]:
+    def _lengths(self, request: Request) -> tuple[float, float]:
+        """Median and high end."""
+        known, most = request.distribution, request.sampling.max_tokens
+        if known is not None:
+            return min(most, known.quantile(0.5)), min(most, known.quantile(COVERAGE))
         middle = self._remaining(request)
-        unknown = middle / UNKNOWN_FACTOR, middle, min(request.sampling.max_tokens, middle * UNKNOWN_FACTOR)
-        return length_interval(request) or unknown
+        return middle, min(most, middle * UNKNOWN_FACTOR)
 
     def _token_seconds(self, ahead: QueueAhead, free: int) -> float | None:
         """None before any measurement."""

@@ -84,6 +84,7 @@ class Fair(Order):
     ) -> None:
         """For one client's requests."""
         self._new_queue: Callable[[], RankedQueue] = lambda: RankedQueue(new_order(), aging)
+        self.share, self.keeps = (one := new_order()).share, one.keeps
         self._name = name
         self._shares = shares
         self._clients: dict[str, _FairClient] = {}

@@ -15,6 +15,8 @@ class Order(Protocol):
 
     by_key: ClassVar[bool] = True  # else by `rank`
     by_entry: ClassVar[bool] = False
+    share: float = 0.0  # of work that jumps
+    keeps: bool = False  # promises
 
     @abstractmethod
     def key(self, request: Request, now: float) -> Key:

@@ -1,7 +1,8 @@
 """The default order: by arrival, but a share x of the work may jump, first what has the least left of its program.
 
 A credit c in [0, C] grows by w·x/(1 - x) with work w in turn, and pays for jumps of those that have at most half left
-of what the oldest has. C is the mean request's work times the slots.
+of what the oldest has: of what is due by its promise, then of the cheapest. C is the mean request's work times the
+slots.
 
 Bound: behind work B of its `priority`, with w* the most work of a plan, at most
 
@@ -16,11 +17,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import chain, islice
 
 from scheduler.remaining_length import PROMPT_TOKEN, work_left
 from scheduler.request import Request, State
 from scheduler.waiting.order import Order
 from scheduler.waiting.sorted_requests import Key, QueueAhead, SortedRequests
+
+MOST_DUE = 256  # looked at in a decision
 
 RECENT = 1024  # newcomers in the mean
 
@@ -36,15 +40,17 @@ class _Taken:
 class OutOfTurn(Order):
     by_key = False
 
-    def __init__(self, share: float, slots: float) -> None:
-        """`share` is x in [0, 1)."""
+    def __init__(self, share: float, slots: float, keeps: bool = True) -> None:
+        """`share` is x in [0, 1); `keeps` promises."""
         if not 0 <= share < 1:
             raise ValueError(f"the share out of turn must be from 0 to less than 1: {share}")
+        self.share, self.keeps = share, keeps and share > 0
         self._earned = share / (1 - share)  # of work in turn
         self._slots = slots
         self._credit = self._mean = 0.0
         self._came = 0
         self._cheapest = SortedRequests()  # by what is left of their programs
+        self._promised = SortedRequests()  # earliest due first, those asked for before others
         self._works: dict[Request, float] = {}
         self._taken: dict[Request, _Taken] = {}
 
@@ -58,10 +64,15 @@ class OutOfTurn(Order):
             self._came += 1
             self._mean += (work - self._mean) / min(self._came, RECENT)
         self._cheapest.insert(_by_end(request, work), request)
+        if self.keeps and (told := request.expected) is not None and told.waits and told.known:
+            promised = request.promised
+            self._promised.insert((request.priority, promised is None, told.due(promised), request.row_id), request)
 
     def leave(self, request: Request) -> None:
         self._cheapest.remove(request)
         self._works.pop(request, None)
+        if request in self._promised.keys:
+            self._promised.remove(request)
 
     def serve(self, request: Request, in_turn: bool) -> None:
         work, read = self._works[request], PROMPT_TOKEN * request.unread
@@ -76,21 +87,31 @@ class OutOfTurn(Order):
         for oldest in in_turn:
             if priority != oldest.priority:
                 priority = oldest.priority
-                cheapest = self._cheapest.iterate_from((priority,))
-                cheap = next(cheapest, None)
-            while cheap is not None and keys[oldest][1] and oldest not in gone:
-                if cheap not in gone:
-                    work = works[cheap]
-                    if cheap.priority != priority or work > credit or 2 * ends[cheap][1] > ends[oldest][1]:
+                due = dict.fromkeys(self._list_due(priority, now) if self._promised.keys else ())
+                jumps = chain(due, self._cheapest.iterate_from((priority,)))
+                jump = next(jumps, None)
+            while jump is not None and keys[oldest][1] and oldest not in gone:
+                if jump not in gone:
+                    work = works[jump]
+                    if jump.priority == priority and work <= credit and 2 * ends[jump][1] <= ends[oldest][1]:
+                        credit -= work
+                        gone.add(jump)
+                        yield jump
+                    elif jump not in due:
                         break
-                    credit -= work
-                    gone.add(cheap)
-                    yield cheap
-                cheap = next(cheapest, None)
+                jump = next(jumps, None)
             if oldest not in gone:
                 credit = min(credit + earned * works[oldest], most)
                 gone.add(oldest)
                 yield oldest
+
+    def _list_due(self, priority: int, now: float) -> Iterator[Request]:
+        """Of the first MOST_DUE each that were asked for and not."""
+        for told in (False, True):
+            for request in islice(self._promised.iterate_from((priority, told)), MOST_DUE):
+                if self._promised.keys[request][:3] > (priority, told, now):
+                    break
+                yield request
 
     def ahead_of_newcomer(self, request: Request, by_key: QueueAhead, now: float) -> QueueAhead:
         """Cheaper ones, and what must pay for them."""

@@ -39,10 +39,15 @@ def _bimodal(random: Generator, count: int) -> tuple[Counts, Counts]:
     return random.integers(20, 201, count), answers
 
 
+def draw_clients(random: Generator, count: int) -> Counts:
+    """Of 30, the first most; drawn before their requests by `servegen`."""
+    shares = np.arange(1, 31) ** -1.2
+    return random.choice(30, count, p=shares / shares.sum())
+
+
 def _serve_gen(random: Generator, count: int) -> tuple[Counts, Counts]:
     """ServeGen: a few of 30 clients send most; log-normal prompts, exponential answers."""
-    shares = np.arange(1, 31) ** -1.2
-    client = random.choice(30, count, p=shares / shares.sum())
+    client = draw_clients(random, count)
     prompts, answers = random.lognormal(math.log(250), 0.8, 30), random.lognormal(math.log(120), 1.1, 30)
     tail = np.where(random.random(count) < 0.1, random.pareto(1.5, count) + 1, 1.0)
     return (

@@ -66,7 +66,7 @@ def test_the_gain_that_is_told_is_the_gain_over_order_of_arrival(rate: float, to
         mean_latency(done) / mean_latency(by_arrival), abs=0.06
     )
     true = mean_per_token(done) / mean_per_token(by_arrival)
-    assert told.normalized / told.normalized_by_arrival == pytest.approx(true, abs=0.08)
+    assert told.normalized / told.normalized_by_arrival == pytest.approx(true, abs=0.09)
     assert told.normalized < told.normalized_by_arrival
     latest = max(latency(mine) - latency(other) for mine, other in zip(done, by_arrival, strict=True))
     assert told.latest == pytest.approx(latest, abs=0.25 * max(map(latency, by_arrival)))

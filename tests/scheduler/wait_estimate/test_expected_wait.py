@@ -14,8 +14,8 @@ from scheduler.dispatcher import Dispatcher
 from scheduler.remaining_length import remaining_length
 from scheduler.request import Request
 from scheduler.strategy import STRATEGIES
-from scheduler.wait_estimate.completion import Speed
 from scheduler.wait_estimate.places import FRESH
+from scheduler.wait_estimate.speed import Speed
 from tests.scheduler.fakes import VirtualClock, admitted, port, request, token
 
 STOP = FinishReason.STOP

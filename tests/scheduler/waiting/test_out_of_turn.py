@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scheduler.request import Request, State
+from scheduler.wait_estimate.completion import Expected
 from scheduler.waiting.out_of_turn import OutOfTurn
 from scheduler.waiting.queue import RankedQueue
 from tests.scheduler.waiting.predicted import AGING, fill, first, predicted, rows, serve
@@ -132,8 +133,8 @@ class Device:
 def test_no_request_waits_longer_than_the_bound(seed: int, share: float, slots: float, misled: bool) -> None:
     """B / (1 - x) + C + w* in true work, where a plan is one request; C by the largest mean, since it changes.
 
-    `misled`: predictions are the lengths of other requests. Of w* two are let pass: what the latest out of turn had
-    beyond its prediction, and the last plan's own.
+    Half have promises, some of which cannot be kept. `misled`: predictions are the lengths of other requests. Of w*
+    two are let pass: what the latest out of turn had beyond its prediction, and the last plan's own.
     """
     rng = random.Random(seed)
     order = OutOfTurn(share, slots)
@@ -154,6 +155,8 @@ def test_no_request_waits_longer_than_the_bound(seed: int, share: float, slots: 
         true = max(1.0, round(rng.lognormvariate(3, spread)))
         told = max(1.0, round(rng.lognormvariate(3, spread))) if misled else true
         one, largest = predicted(row_id, told, arrival=due), max(largest, true, told)
+        if rng.random() < 0.5:
+            promised(one, due + rng.uniform(0, 400), true, asked=rng.random() < 0.5)
         came[one] = sum(device.true.values()), device.taken
         device.true[one] = true
         device.queue.add(one)
@@ -204,3 +207,34 @@ def test_ten_thousand_that_wait_hold_no_decision_up() -> None:
         for one in taken:
             one.state = State.FINISHED
     assert min(seconds) < 0.002
+
+
+def promised(one: Request, by: float, own: float = 10.0, *, asked: bool = False) -> Request:
+    one.expected = Expected(0.0, 0, 0.0, own=own, point=own, spread=1.0, high=1e6 if asked else by, waits=True)
+    one.promised = by if asked else None
+    return one
+
+
+def test_what_is_due_by_its_promise_goes_before_what_is_cheaper_and_asked_for_before_told() -> None:
+    """One of 10 seconds is due 15 before its promise."""
+    told, asked = promised(predicted(1, 30.0), 100.0), promised(predicted(2, 40.0), 110.0, asked=True)
+    queue = queue_of(predicted(0, 100.0), told, asked, predicted(3, 5.0))
+    earn(queue, 90.0)
+    assert first(queue, now=84.9) == [3, 1, 2, 0]
+    assert first(queue, now=85.0) == [1, 3, 2, 0]
+    assert first(queue, now=95.0) == [2, 1, 3, 0]
+
+
+def test_what_is_due_passes_only_what_costs_twice_as_much_and_by_the_same_credit() -> None:
+    queue = queue_of(predicted(0, 50.0), promised(predicted(1, 30.0), 0.0), promised(predicted(2, 20.0), 1.0))
+    assert first(queue) == [0, 1, 2], "the third costs more than half of the second, and nothing was earned before"
+    earn(queue, 25.0)
+    assert first(queue) == [2, 0, 1], "the second costs more than half of the first"
+
+
+def test_without_a_share_or_where_it_is_not_wanted_no_promise_is_kept() -> None:
+    assert not OutOfTurn(0.0, 4.0).keeps and OutOfTurn(0.3, 4.0).keeps
+    queue = RankedQueue(OutOfTurn(0.5, 4.0, keeps=False), AGING)
+    fill(queue, predicted(0, 100.0), promised(predicted(1, 30.0), 0.0), predicted(2, 5.0))
+    earn(queue, 50.0)
+    assert first(queue) == [2, 1, 0]

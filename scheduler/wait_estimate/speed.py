@@ -1,0 +1,82 @@
+"""Measured speed of what executors hold."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import exp
+from typing import NamedTuple
+
+MEMORY = 30.0  # seconds of work after which a measurement weighs 1/e
+
+FEWEST_TOKENS = 16
+
+LENGTHS = 64  # answers in the running mean
+
+
+class _Sums(NamedTuple):
+    """Exponentially decayed."""
+
+    tokens: float = 0.0
+    token_rows: float = 0.0  # tokens times rows held
+    decode_seconds: float = 0.0  # of rows that decode
+    work: float = 0.0
+    steps: float = 0.0  # work / rows held
+    seconds: float = 0.0
+
+
+class Speed:
+    """Seconds of a token and of work by rows held; work is counted in tokens (prices.py)."""
+
+    def __init__(self, iteration: Callable[[float], float] = lambda rows: 0.0) -> None:
+        """`iteration` gives seconds by rows, from the machine's prices; 0 while unknown."""
+        self._iteration = iteration
+        self._sums = _Sums()
+        self._rows = self._decoding = 0  # held since `_now`, and those that decode
+        self._now = 0.0
+        self._answers = 0
+        self._mean_length = 0.0
+
+    def observe(self, rows: int, decoding: int, now: float, tokens: int = 0, work: float = 0.0) -> None:
+        """What rows held since the last call did: `tokens` by those that decode, `work` by all; then set `rows` and
+        `decoding`, those past their first token.
+        """
+        if held := self._rows:
+            seconds = now - self._now
+            new = _Sums(tokens, tokens * held, self._decoding * seconds, work, work / held, seconds)
+            fade = exp(-seconds / MEMORY)
+            self._sums = _Sums(*(before * fade + one for before, one in zip(self._sums, new, strict=True)))
+        self._rows, self._decoding, self._now = rows, decoding, now
+
+    def ended(self, length: int) -> None:
+        self._answers = min(self._answers + 1, LENGTHS)
+        self._mean_length += (length - self._mean_length) / self._answers
+
+    def seconds_per_token(self, rows: int) -> float | None:
+        """None until measured."""
+        sums = self._sums
+        if not self._is_measured:
+            return None
+        return sums.decode_seconds / sums.tokens * self._compare(rows, sums.token_rows / sums.tokens)
+
+    def seconds_of_work(self, rows: int) -> float | None:
+        """None until measured."""
+        sums = self._sums
+        if not self._is_measured:
+            return None
+        usual = sums.work / sums.steps
+        shared = usual / max(1.0, rows) if self._iteration(usual) else 1.0
+        return sums.seconds / sums.work * shared * self._compare(rows, usual)
+
+    @property
+    def _is_measured(self) -> bool:
+        return self._sums.tokens >= FEWEST_TOKENS and self._sums.decode_seconds > 0
+
+    def _compare(self, rows: float, usual: float) -> float:
+        """Ratio to an iteration with the usual rows; 1 while prices are unknown."""
+        seconds = self._iteration(usual)
+        return self._iteration(rows) / seconds if seconds else 1.0
+
+    @property
+    def mean_length(self) -> float | None:
+        """In tokens; None before the first answer."""
+        return self._mean_length if self._answers else None

@@ -1,0 +1,133 @@
+"""Promises: calibrated in groups by the answers that came, those that are overdue, and those that order rescued."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from math import exp, log
+
+import pytest
+
+from scheduler.request import COVERAGE, Request, State
+from scheduler.wait_estimate.calibration import (
+    FEWEST,
+    RECENT,
+    RESCUED,
+    UNKNOWN,
+    WAIT_SPREAD,
+    Calibration,
+    find_quantile,
+    spread_of,
+)
+from scheduler.wait_estimate.completion import SLACK, Expected, Group
+from tests.scheduler.fakes import request
+
+TOLD = Expected(0.0, 0, 0.0, own=1.0, point=2.0, spread=0.5, high=4.0, group=(0, 1))
+
+
+def ended(seconds: float, told: Expected = TOLD, *, assigned: float | None = None, row_id: int = 0) -> Request:
+    """Started as late as its own second allows, unless said otherwise."""
+    one = request(row_id)
+    one.state, one.expected, one.generated = State.FINISHED, told, 10
+    one.times.assigned = told.at + max(0.0, seconds - told.own) if assigned is None else assigned
+    one.times.end = told.at + seconds
+    return one
+
+
+def teach(calibration: Calibration, *answers: Request) -> None:
+    for one in answers:
+        assert one.times.end is not None
+        calibration.add(one, one.times.end)
+
+
+def scores(calibration: Calibration, group: Group | None = (0, 1), now: float = 0.0) -> tuple[float, float, float]:
+    return calibration.find_scores(group, now, COVERAGE)
+
+
+def test_estimates_are_taken_as_they_come_until_there_are_scores() -> None:
+    calibration = Calibration(keeps=False)
+    teach(calibration, *[ended(20.0)] * (FEWEST - 1))
+    assert scores(calibration) == UNKNOWN and calibration.find_group(10, 0.5) is None
+    teach(calibration, ended(20.0))
+    assert scores(calibration) == pytest.approx([log(10) / 0.5] * 3)
+
+
+def test_an_estimate_from_before_anything_was_known_says_nothing_of_later_ones() -> None:
+    """A burst on a new server was expected four times too early: until 256 more had ended, all was expected later, and
+    the ends of the intervals were a million times apart."""
+    calibration = Calibration(keeps=False)
+    teach(calibration, *[ended(8.0, replace(TOLD, group=None))] * 200)
+    assert scores(calibration) == UNKNOWN
+
+
+def test_groups_are_told_apart_once_they_have_scores_and_else_judged_together() -> None:
+    calibration = Calibration(keeps=False)
+    teach(calibration, *[ended(2.0)] * 100, *[ended(8.0, replace(TOLD, group=(3, 1)))] * FEWEST)
+    assert scores(calibration)[2] == pytest.approx(0.0)
+    assert scores(calibration, (3, 1))[2] == pytest.approx(log(4) / 0.5)
+    assert scores(calibration, (2, 1))[1:] == pytest.approx((0.0, log(4) / 0.5))
+
+
+@pytest.mark.parametrize(
+    ("length", "ahead", "group"), [(4, -1.0, (-1, 0)), (5, 0.0, (0, 0)), (20, 0.6, (2, 1)), (21, 1.0, (3, 2))]
+)
+def test_a_group_is_a_quarter_of_the_queue_and_a_class_of_lengths(length: float, ahead: float, group: Group) -> None:
+    calibration = Calibration(keeps=False)
+    teach(calibration, *[ended(2.0)] * FEWEST)
+    assert calibration.find_group(length, ahead) == group
+
+
+def test_the_spread_is_that_of_the_own_length_and_of_the_wait_by_their_shares() -> None:
+    assert spread_of(2.0, 2.0, 1.0) == 1.0
+    assert spread_of(2.0, 0.0, 1.0) == WAIT_SPREAD
+    assert spread_of(4.0, 2.0, 1.0) == pytest.approx((0.5**2 + (WAIT_SPREAD / 2) ** 2) ** 0.5)
+
+
+@pytest.mark.parametrize(("count", "share", "rank"), [(99, 0.95, 95), (256, 0.95, 245), (10, 0.95, 10), (10, 0.05, 1)])
+def test_a_quantile_counts_the_next_score_too(count: int, share: float, rank: int) -> None:
+    assert find_quantile(range(1, count + 1), share) == rank
+
+
+def test_a_promise_that_is_overdue_counts_before_its_answer_comes_and_once_after() -> None:
+    """Feedback came a queue's length late: of a machine that slows down, what is short is told first."""
+    calibration = Calibration(keeps=False)
+    teach(calibration, *[ended(2.0)] * 60)
+    late = [ended(40.0, row_id=row_id) for row_id in range(20)]
+    for one in late:
+        one.state = State.WAITING
+        calibration.promise(one)
+    assert scores(calibration, now=4.0)[2] == pytest.approx(0.0)
+    assert scores(calibration, now=20.0)[2] == pytest.approx(log(10) / 0.5)
+    for one in late:
+        one.state = State.CANCELLED
+    assert scores(calibration, now=30.0)[2] == pytest.approx(0.0)
+
+
+def test_an_answer_that_was_served_only_since_it_was_due_counts_as_if_its_promise_had_broken() -> None:
+    """Else the promises that order keeps are the evidence for nearer ones, which it must keep too."""
+    calibration, free = Calibration(keeps=True), Calibration(keeps=False)
+    due = TOLD.high - SLACK * TOLD.own
+    for one in (calibration, free):
+        teach(one, *[ended(3.5, assigned=due)] * FEWEST)
+    assert scores(free)[2] == pytest.approx(TOLD.score(3.5))
+    assert scores(calibration)[2] == pytest.approx(TOLD.score(TOLD.high) + RESCUED)
+    teach(calibration, *[ended(3.5, assigned=due - 0.1)] * RECENT)
+    assert scores(calibration)[2] == pytest.approx(TOLD.score(3.5))
+
+
+def test_a_promise_that_was_asked_for_is_due_by_itself() -> None:
+    assert TOLD.due(None) == TOLD.by - SLACK * TOLD.own and TOLD.due(100.0) == 100.0 - SLACK * TOLD.own
+
+
+def test_a_bias_that_lasts_is_corrected_and_the_promise_covers_what_it_says() -> None:
+    rng, calibration, kept = random.Random(3), Calibration(keeps=False), []
+    teach(calibration, *[ended(2.0, replace(TOLD, group=None))] * FEWEST)
+    for number in range(1500):
+        point, spread = rng.uniform(1, 50), rng.uniform(0.3, 2.0)
+        seconds = 2 * point * exp(rng.gauss(0, 0.5) * spread)
+        low, middle, high = scores(calibration)
+        if number >= RECENT:
+            kept.append((point * exp(spread * low) <= seconds, seconds <= point * exp(spread * high)))
+        teach(calibration, ended(seconds, replace(TOLD, point=point, spread=spread)))
+    above, below = (sum(each) / len(kept) for each in zip(*kept, strict=True))
+    assert above == pytest.approx(0.95, abs=0.02) and below == pytest.approx(0.95, abs=0.02)
