@@ -77,7 +77,7 @@ class ModelAsker:
         if given.stream:
             raise invalid("stream", "answers of a batch come whole; leave it out")
         name, arrival = model_name(given.model, model), app[DISPATCHER].now()
-        body = msgspec.structs.replace(given, priority=BACKGROUND, deadline_ms=None)
+        body = msgspec.structs.replace(given, priority=BACKGROUND, deadline_ms=None, promise=None)
         prompts = await kind.prompts(body, model)
         app[ACCESS].quota.count_answers(share, (body.n or 1) * len(prompts))
         call_id, client = f"{kind.prefix}{secrets.token_hex(16)}", caller.holder or ""

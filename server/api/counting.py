@@ -8,12 +8,14 @@ from typing import ClassVar
 import msgspec
 from aiohttp import web
 
+from scheduler.dispatcher import Known
 from server.access import client_of, holder_of
 from server.api.errors import invalid
 from server.api.input import prompts as text_prompts
 from server.api.input import schema
 from server.api.input.body import decode, hold_body, read_body
 from server.api.input.fields import ABSENT
+from server.api.input.promise import ask_for, read_header
 from server.api.input.responses import ResponsesBody
 from server.api.output.reply import LETTERS, SHORT_FORM, Lazy, expectation_of, json_response
 from server.api.output.sse import send_reply
@@ -36,11 +38,13 @@ async def estimate(request: web.Request) -> web.Response:
     body, prompts = await _read(request)
     model_name(body.model, request.app[MODEL])
     client, holder, dispatcher = client_of(request, body.user), holder_of(request), request.app[DISPATCHER]
+    asked = body.promise or read_header(request.headers)
+    promise = Known() if asked is None else ask_for(asked, dispatcher.now(), dispatcher.now())
     async with foresee(body, prompts, request.app, client, holder, seeded=False) as wanted:
         pairs = [(one, sampling) for one in wanted for sampling in one.sampling]
-        requests = [dispatcher.estimate(one.prompt.ids, sampling, **one.known) for one, sampling in pairs]
+        requests = [dispatcher.estimate(one.prompt.ids, sampling, **(one.known | promise)) for one, sampling in pairs]
     request[SHORT_FORM] = cut_header(body, (one.sampling.max_tokens for one in requests))
-    told = expectation_of(requests)
+    told = expectation_of(requests, dispatcher.now())
     request[TICKET].spend(told.prompt_tokens)
     return json_response(told)
 

@@ -18,9 +18,9 @@ from aiohttp.typedefs import Handler
 
 from models.files import is_disk_full
 from models.options import suggest
-from scheduler.request import Failure
+from scheduler.request import Failure, Unpromised
 from server.api.operation import OPERATION
-from server.api.output.reply import encode
+from server.api.output.reply import BY, encode, write_time
 from server.request_id import request_id
 
 log = logging.getLogger(__name__)
@@ -99,6 +99,16 @@ def busy(message: str, code: str, retry_after: float, *, close: bool = False) ->
     """Status 429: retry after whole seconds, 1 at least, as in HTTP, and milliseconds, as OpenAI's clients prefer."""
     headers = {"Retry-After": str(max(1, ceil(retry_after))), "retry-after-ms": str(max(1, ceil(retry_after * 1000)))}
     return ApiError(429, message, code=code, close=close, headers=headers)
+
+
+def unpromised(error: Unpromised, promised: float, now: float) -> ApiError:
+    """Status 503, with the nearest time that could be promised, and how much later that is."""
+    if error.by is None:
+        headers, hint = {"Retry-After": "1"}, "nothing is measured yet"
+    else:
+        nearest = write_time(error.by - now)
+        headers, hint = {"Retry-After": str(max(1, ceil(error.by - promised))), BY: nearest}, f"{nearest} could be"
+    return ApiError(503, f"{error}: {hint}", param="promise", code="promise_refused", headers=headers)
 
 
 _FAILURES: Mapping[Failure | None, tuple[int, str]] = {

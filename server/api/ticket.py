@@ -11,9 +11,9 @@ from engine.sampling.params import SamplingParams
 from scheduler.dispatcher import Dispatcher, Known
 from scheduler.length.features import LengthQuery
 from scheduler.length.prediction import Prediction
-from scheduler.request import Refused, Request, TooLate
+from scheduler.request import Refused, Request, TooLate, Unpromised
 from server.access import ACCESS, ALL, HOLDER
-from server.api.errors import ApiError, busy, failure_error, shutting_down
+from server.api.errors import ApiError, busy, failure_error, shutting_down, unpromised
 from server.api.health import LIFE
 from server.api.limits import LIMITS, PENDING, Limits
 from server.api.operation import OPERATION, Operation
@@ -107,6 +107,8 @@ def submit(
     except TooLate as error:
         message = f"{error}; try again later, or give it more time"
         raise busy(message, "deadline_unreachable", dispatcher.waits.retry_after()) from None
+    except Unpromised as error:
+        raise unpromised(error, known["promised"] or 0.0, dispatcher.now()) from None
     except Refused as error:
         raise failure_error(error.failure, str(error)) from None
     app[LENGTHS].note(request, query, prediction, dispatcher.revise)

@@ -193,6 +193,7 @@ class DashboardState:
             first=after(times.first_token),
             latency=round(now - times.came, 3),
             inside=is_inside(request) if can_be_judged(request, reason) else None,
+            kept=request.keeps_promise(now),
         )
 
     def _now(self) -> float:

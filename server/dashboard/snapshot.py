@@ -65,6 +65,7 @@ class Ended(msgspec.Struct, frozen=True, array_like=True):
     first: float | None  # seconds to first token
     latency: float
     inside: bool | None  # of the 90 % interval
+    kept: bool | None  # its promise; None without
 
 
 class FirstToken(msgspec.Struct, frozen=True, array_like=True):

@@ -55,6 +55,7 @@ class CallMeta(msgspec.Struct, frozen=True):
     prompt_cache_key: Any = None
     priority: Any = None
     deadline_ms: Any = None
+    promise: Any = None
     stream: Any = None
     store: Any = None
     previous_response_id: Any = None

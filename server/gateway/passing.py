@@ -20,6 +20,7 @@ from server.access import spend_tokens
 from server.api.errors import ApiError, invalid
 from server.api.input.body import LARGE, check_parts, hold_body
 from server.api.input.program import PROGRAMS, read_signs
+from server.api.input.promise import ask_for, read_field, read_header
 from server.api.limits import LIMITS
 from server.api.operation import OPERATION
 from server.api.output.reply import SHORT_FORM, expectation_of, headers_of, json_response
@@ -69,8 +70,9 @@ async def estimate(request: web.Request) -> web.Response:
         raise invalid("messages", "is missing; give messages, prompt or input, as the call would")
     record = _record(request, meta)
     query, sampling = _query(record, meta, words)
-    known = _known(record, meta, await request.app[LENGTHS].predict(query, sampling))
-    told = expectation_of((request.app[DISPATCHER].estimate((0,) * meta.prompt_tokens, sampling, **known),))
+    known = _known(request, record, meta, await request.app[LENGTHS].predict(query, sampling))
+    dispatcher = request.app[DISPATCHER]
+    told = expectation_of((dispatcher.estimate((0,) * meta.prompt_tokens, sampling, **known),), dispatcher.now())
     request[TICKET].spend(told.prompt_tokens)
     return json_response(told)
 
@@ -92,13 +94,13 @@ async def _queue(request: web.Request, body: bytes) -> web.StreamResponse:
         record.check()
         expected = sampling.max_tokens if prediction is None else min(sampling.max_tokens, int(prediction.length))
         check_tokens(query.user_input_length + expected, app[LIMITS], app[DISPATCHER])
-        known = _known(record, meta, prediction)
+        known = _known(request, record, meta, prediction)
         queued = submit(app, record, (0,) * query.user_input_length, sampling, query, prediction, known)
         with _open_passage(app, record, queued) as passage:
             passage.as_stream = streamed
             passage.repeats = request.path != "/v1/responses" or meta.store is False
             ticket.settle()
-            request[SHORT_FORM] = headers_of(expectation_of((passage.request,)))
+            request[SHORT_FORM] = headers_of(expectation_of((passage.request,), app[DISPATCHER].now()))
             spend_tokens(app, holder, query.user_input_length)
             try:
                 return await send_call(request, body, passage)
@@ -130,10 +132,12 @@ def _record(request: web.Request, meta: CallMeta) -> Record:
     return Record.of(request, "call-", model or "", user, stream=meta.stream is True)
 
 
-def _known(record: Record, meta: CallMeta, prediction: Prediction | None) -> Known:
+def _known(request: web.Request, record: Record, meta: CallMeta, prediction: Prediction | None) -> Known:
+    asked = read_field(meta.promise) or read_header(request.headers)
     return Known(
         priority=read_priority(meta),
         deadline=read_deadline(meta, record.arrival),
+        **(Known() if asked is None else ask_for(asked, record.arrival, request.app[DISPATCHER].now())),
         client=record.client,
         prompt_cache_key=read_cache_key(meta, record.client),
         program=record.program,

@@ -28,6 +28,7 @@ FAILURES = (*Failure, FinishReason.ERROR, "cancelled")
 REASONS = (
     "deadline_unreachable",
     "executor_failed",
+    "promise_refused",
     "queue_full",
     "rate_limit_exceeded",
     "server_shutting_down",
@@ -45,6 +46,7 @@ LABELS: Mapping[str, Mapping[str, Iterable[str]]] = {
     "lengthwise:handed_back_rows": {"cause": Cause, "kv": ("kept", "dropped")},
     "lengthwise:predicted_intervals": {"inside": ("true", "false")},
     "lengthwise:eta_answers": {"interval": ("inside", "below", "above")},
+    "lengthwise:promises": {"kept": ("true", "false"), "asked": ("true", "false")},
 }  # values known beforehand start at 0
 
 COUNTERS: Mapping[str, str] = {
@@ -66,6 +68,7 @@ COUNTERS: Mapping[str, str] = {
     "lengthwise:underpredicted_tokens": "Tokens that were generated and not predicted, of judged answers.",
     "lengthwise:predicted_within_twice": "Judged answers whose prediction was within a factor of 2.",
     "lengthwise:predicted_intervals": "Judged answers, by whether they were inside the 90 % interval.",
+    "lengthwise:promises": "Answers whose end was promised, by whether it was kept and asked for.",
     "lengthwise:eta_answers": "Answers that ended inside, below or above the interval estimated at arrival.",
 }  # help texts
 

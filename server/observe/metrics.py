@@ -87,8 +87,10 @@ class MetricsCollector:
             self._observe("lengthwise:request_predicted_tokens", request.predicted_length)
             if can_be_judged(request, reason):
                 self._judge(request.predicted_length, request)
-        if request.expected is not None and request.expected.known:
+        if request.expected is not None and (kept := request.keeps_promise(now)) is not None:
             self._judge_end(request.expected, now)
+            asked = str(request.promised is not None).lower()
+            self._add("lengthwise:promises", kept=str(kept).lower(), asked=asked)
 
     def on_finish(self, assignment: Assignment, now: float) -> None:
         """Times count for batches that ran as planned."""

@@ -21,6 +21,7 @@ from server.access import HOLDER
 from server.api.errors import ApiError, bad_request, busy, invalid
 from server.api.input.messages import MessagesBody
 from server.api.input.program import PROGRAMS, read_signs
+from server.api.input.promise import HEADER, read_header
 from server.api.input.schema import GenerationBody
 from server.api.limits import LIMITS, PENDING, Limits
 from server.api.output.sse import HEADER as PROGRESS
@@ -56,6 +57,8 @@ async def read_call(request: web.Request, schema: type[G], prefix: str) -> tuple
         body, large = await decode(raw, schema, app), len(raw) >= LARGE
         run = app[MODEL].run_in_thread
         signs = await run(read_signs, raw, request.headers) if large else read_signs(raw, request.headers)
+    if HEADER in request.headers and body.promise is None:
+        body = msgspec.structs.replace(body, promise=read_header(request.headers))
     asks = {name: request.headers[name] for name in (ESTIMATE, PROGRESS) if name in request.headers}
     for name, value in asks.items():
         if value not in ("0", "1"):

@@ -102,6 +102,7 @@ class MessagesBody(CountBody, frozen=True, kw_only=True):
     top_k: TopK | None = None
     priority: chat.Priority | None = None
     deadline_ms: chat.Deadline | None = None
+    promise: chat.Promise | None = None
 
 
 CHAT_WORDS: Mapping[str, str] = {
@@ -110,7 +111,7 @@ CHAT_WORDS: Mapping[str, str] = {
     "response_format.json_schema": "output_config",
 }
 
-SAMPLING = ("max_tokens", "stream", "temperature", "top_p", "top_k", "priority", "deadline_ms")
+SAMPLING = ("max_tokens", "stream", "temperature", "top_p", "top_k", "priority", "deadline_ms", "promise")
 FORMS = ("structured_outputs", *chat.OtherWords.__struct_fields__)
 """Fields that mean the same in a chat."""
 

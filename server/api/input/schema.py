@@ -4,12 +4,14 @@ are in output/wanted.py and prompts.py.
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta
 
 from models.network.generation_config import MinP, RepetitionPenalty, Temperature, TokenCount, TopK, TopP
+from scheduler.request import COVERAGE
 from server.api.input.fields import ABSENT, Foreign
 
 MAX_CHOICES = 256  # `n` times the prompts
@@ -121,6 +123,14 @@ class OtherWords(Foreign, frozen=True, kw_only=True):
     regex_pattern: msgspec.Raw = ABSENT  # TabbyAPI
 
 
+class Promise(msgspec.Struct, frozen=True):
+    """When an answer must be there: refused where that cannot be promised, with the share of promises kept."""
+
+    by: Annotated[datetime, Meta(tz=True)] | None = None
+    within_ms: Deadline | None = None  # milliseconds after arrival
+    coverage: Annotated[float, Meta(ge=0.5, le=0.99)] = COVERAGE
+
+
 class GenerationBody(OtherWords, frozen=True, kw_only=True):
     """Fields of OpenAI's endpoints that generate."""
 
@@ -146,6 +156,7 @@ class GenerationBody(OtherWords, frozen=True, kw_only=True):
     prompt_logprobs: Alternatives | None = None
     priority: Priority | None = None
     deadline_ms: Deadline | None = None  # milliseconds after arrival, a day at most
+    promise: Promise | None = None
     cache_salt: Annotated[str, Meta(min_length=1, max_length=256)] | None = None  # separates cached prompts
     user: Annotated[str, Meta(max_length=65536)] | None = None  # client, where neither API key nor header names one
     replay_tokens: TokenCount | None = None

@@ -84,7 +84,7 @@ async def respond(
         async with open_call(body, prompts, app, record) as call:
             ticket.settle()
             cut = cut_header(body, (one.sampling.max_tokens for one in call.requests))
-            request[SHORT_FORM] = {**headers_of(expectation_of(call.requests)), **cut}
+            request[SHORT_FORM] = {**headers_of(expectation_of(call.requests, call.dispatcher.now())), **cut}
             if body.stream:
                 progress = bool(body.stream_options and body.stream_options.include_progress)
                 return await _stream(

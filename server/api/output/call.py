@@ -18,6 +18,7 @@ from scheduler.stream import AT_ONCE, Shortcut
 from server.access import spend_tokens
 from server.api.errors import ApiError, bad_request, failure_error
 from server.api.input.body import ESTIMATE
+from server.api.input.promise import ask_for
 from server.api.input.prompts import Prompt
 from server.api.input.schema import TextBody
 from server.api.limits import LIMITS
@@ -105,7 +106,7 @@ class Call:
         told = measure(self.requests)
         if ESTIMATE not in self.record.asks:
             return told
-        return msgspec.structs.replace(told, estimate=expectation_of(self.requests))
+        return msgspec.structs.replace(told, estimate=expectation_of(self.requests, self.dispatcher.now()))
 
 
 @asynccontextmanager
@@ -116,6 +117,7 @@ async def open_call(
     499 or 503.
     """
     dispatcher, holder, answers = app[DISPATCHER], record.caller.holder, list[Answer]()
+    promise = Known() if body.promise is None else ask_for(body.promise, record.arrival, dispatcher.now())
     deadline = None if body.deadline_ms is None else record.arrival + body.deadline_ms / 1000
     try:
         # Nothing is submitted for a client that leaves meanwhile.
@@ -123,7 +125,7 @@ async def open_call(
             record.check()
             check_tokens(sum(one.tokens for one in wanted), app[LIMITS], dispatcher)
             for one in wanted:
-                known: Known = {**one.known, "deadline": deadline, "program": record.program}
+                known: Known = {**one.known, **promise, "deadline": deadline, "program": record.program}
                 for sampling in one.sampling:
                     request = submit(app, record, one.prompt.ids, sampling, one.query, one.prediction, known)
                     reader = reader_of(one.prompt.tools, guaranteed=one.prompt.grammar is not None)

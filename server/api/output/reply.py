@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
@@ -70,8 +71,12 @@ def weigh(update: RowUpdate) -> int:
 SHORT_FORM: web.RequestKey[Mapping[str, str]] = web.RequestKey("short_form")  # for the response headers
 
 
+BY = "x-lengthwise-by"  # response header
+
+
 class Interval(msgspec.Struct, frozen=True):
-    """A median, and the ends of an interval that holds nine of ten; null where only the median is known."""
+    """A median, and the ends of an interval: one of twenty is below `low`, and of usual `coverage` above `high`; null
+    where only the median is known."""
 
     median: float
     low: float | None
@@ -82,7 +87,8 @@ class Expectation(msgspec.Struct, frozen=True):
     """The estimate of a call from when it came, or as if it came now; `place` is 1 for the next to start.
 
     Seconds are from that moment on, until the first of its answers starts, and until the last is complete; null where
-    nothing has been measured yet. Tokens are those of all its answers; null where no length is predicted.
+    nothing has been measured yet. It is promised `by` then, which holds for `coverage` of calls. Tokens are those of
+    all its answers; null where no length is predicted.
     """
 
     prompt_tokens: int
@@ -91,14 +97,17 @@ class Expectation(msgspec.Struct, frozen=True):
     place: int | None
     expected_wait_s: float | None
     expected_completion_s: Interval | None
+    by: str | None
+    coverage: float | None
 
 
-def expectation_of(requests: Sequence[Request]) -> Expectation:
-    """From the requests' estimates on arrival, one at least."""
+def expectation_of(requests: Sequence[Request], now: float) -> Expectation:
+    """From the requests' estimates on arrival, one at least; `now` of their clock."""
     prompts = {id(request.prompt): request for request in reversed(requests)}.values()
     expected = [request.expected for request in requests if request.expected is not None]
     first = min(expected, key=lambda one: one.place, default=None)
     known = [one for one in expected if one.known]
+    by = max([one.at + one.high for one in known]) if known and len(known) == len(requests) else None
     ends = [max(values) for values in zip(*((one.median, one.low, one.high) for one in known), strict=True)]
     return Expectation(
         prompt_tokens=sum(request.input_length for request in prompts),
@@ -107,7 +116,14 @@ def expectation_of(requests: Sequence[Request]) -> Expectation:
         place=None if first is None else first.place + 1,
         expected_wait_s=None if first is None or first.wait is None else round(first.wait, 3),
         expected_completion_s=Interval(*(round(end, 3) for end in ends)) if len(known) == len(requests) else None,
+        by=None if by is None else write_time(by - now),
+        coverage=None if by is None else requests[0].coverage,
     )
+
+
+def write_time(seconds: float) -> str:
+    """RFC 3339, `seconds` from now."""
+    return (datetime.now(UTC) + timedelta(seconds=seconds)).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def _tokens(requests: Sequence[Request]) -> Interval | None:
@@ -133,6 +149,8 @@ def headers_of(told: Expectation) -> Mapping[str, str]:
         "x-lengthwise-predicted-tokens": None if tokens is None else round(tokens.median),
         "x-lengthwise-expected-wait-ms": None if told.expected_wait_s is None else round(told.expected_wait_s * 1000),
         "x-lengthwise-expected-completion-ms": None if end is None else round(end.median * 1000),
+        BY: told.by,
+        "x-lengthwise-coverage": told.coverage,
     }
     return {name: str(value) for name, value in values.items() if value is not None}
 

@@ -21,7 +21,7 @@ from scheduler.dispatcher import Dispatcher
 from scheduler.request import Request
 from scheduler.stream import Wakeups
 from server.api.limits import Limits
-from server.api.output.reply import LARGE, encode, json_response
+from server.api.output.reply import LARGE, encode, expectation_of, json_response
 from server.api.request_status import find_place
 from server.api.served_model import MODEL
 
@@ -187,7 +187,7 @@ FIRST_LOOK = 0.1  # seconds; most requests start before
 
 REPEAT = 5  # looks before an unchanged place is repeated
 
-_COMMENT = re.compile(r"queued place=(?P<place>\d+)(?: expected_wait_s=(?P<wait>\d+\.\d+))?")
+_COMMENT = re.compile(r"queued place=(?P<place>\d+)(?: expected_wait_s=(?P<wait>\d+\.\d+))?(?: by=(?P<by>\S+))?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,10 +196,11 @@ class Progress:
 
     place: int
     expected_wait_s: float | None
+    by: str | None = None  # promised
 
     def comment(self) -> str:
         wait = "" if self.expected_wait_s is None else f" expected_wait_s={self.expected_wait_s:.1f}"
-        return f"queued place={self.place}{wait}"
+        return f"queued place={self.place}{wait}{'' if self.by is None else f' by={self.by}'}"
 
 
 def progress_in(comment: str) -> Progress | None:
@@ -207,7 +208,7 @@ def progress_in(comment: str) -> Progress | None:
     found = _COMMENT.fullmatch(comment)
     if found is None:
         return None
-    return Progress(int(found["place"]), None if found["wait"] is None else float(found["wait"]))
+    return Progress(int(found["place"]), None if found["wait"] is None else float(found["wait"]), found["by"])
 
 
 @dataclass(slots=True)
@@ -227,7 +228,9 @@ class PlaceNotes:
             return None
         place, wait = find_place(self.requests, self.dispatcher)
         if place is not None and (place != self._sent or self._looks >= REPEAT):
-            await self.stream.comment(Progress(place, wait).comment())
+            await self.stream.comment(
+                Progress(place, wait, expectation_of(self.requests, self.dispatcher.now()).by).comment()
+            )
             self._sent, self._looks = place, 0
         self._looks += 1
         return self.interval

@@ -14,7 +14,7 @@ export async function complete(body, { key, signal, wait, take }) {
   if (response.status === 401) key.ask("The server wants an API key. It stays in this tab.");
   if (!response.ok) throw new Error((await response.json()).error.message);
   for await (const event of read(response)) {
-    if (event.comment !== undefined) wait(tellPlace(event.comment));
+    if (event.comment !== undefined) wait(tellPlace(event.comment, response.headers));
     else if (event.data !== "[DONE]") {
       const chunk = JSON.parse(event.data);
       if (chunk.error) throw new Error(chunk.error.message);
@@ -24,10 +24,13 @@ export async function complete(body, { key, signal, wait, take }) {
 }
 
 /** While a request is queued, the server tells in comments how long that will be. */
-function tellPlace(comment) {
+function tellPlace(comment, headers) {
   const told = Object.fromEntries(comment.split(" ").map((part) => part.split("=")));
   const wait = told.expected_wait_s === undefined ? "" : `, about ${seconds(Number(told.expected_wait_s))}`;
-  return told.place === undefined ? comment : `Place ${told.place} in the queue${wait}.`;
+  const by = headers.get("x-lengthwise-by");
+  const share = Math.round(100 * headers.get("x-lengthwise-coverage"));
+  const promise = by ? ` The answer by ${new Date(by).toLocaleTimeString()} (${share} %).` : "";
+  return told.place === undefined ? comment : `Place ${told.place} in the queue${wait}.${promise}`;
 }
 
 /** What an answer took, from its last chunk and the seconds that passed here. */

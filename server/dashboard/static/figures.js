@@ -10,7 +10,7 @@ const KEPT = 500; // answers, and first tokens
 export class Figures {
   constructor(paint) {
     this.lines = Object.fromEntries(
-      ["speed", "first", "latency", "requests", "useful", "order"].map((name) => [name, new Sparkline(`${name}-line`, paint)]),
+      ["speed", "first", "latency", "requests", "useful", "order", "kept"].map((name) => [name, new Sparkline(`${name}-line`, paint)]),
     );
     this.begin([], [], []);
   }
@@ -20,7 +20,7 @@ export class Figures {
     this.ticks = [];
     this.ended = [...ended];
     this.first = [...first];
-    this.points = { speed: [], first: [], latency: [], requests: [], useful: [], order: [] };
+    this.points = { speed: [], first: [], latency: [], requests: [], useful: [], order: [], kept: [] };
     this.next = 0;
     for (const moment of moments) {
       this.keep(moment);
@@ -37,6 +37,7 @@ export class Figures {
     this.keep(tick);
     this.points.order.push([tick.t, change(tick.order)]);
     this.ended.push(...tick.ended);
+    this.points.kept.push([tick.t, share(this.promises())]);
     this.first.push(...tick.first_tokens);
     if (tick.t < this.next) return;
     this.next = tick.t + 0.5;
@@ -62,6 +63,11 @@ export class Figures {
     return sorted(recent(this.first, t, span).map((one) => one[1]));
   }
 
+  /** Of the latest answers that were told an end, whether they kept it. */
+  promises() {
+    return this.ended.map((one) => one[8]).filter((kept) => kept !== null).slice(-KEPT);
+  }
+
   latencies(t, span) {
     return sorted(recent(this.ended, t, span).map((one) => one[6]));
   }
@@ -78,8 +84,10 @@ export class Figures {
     this.say("requests", count(tick.running), `running; ${tick.waiting ? count(tick.waiting) : "none"} waiting`);
     const note = made.all ? `${percent(made.pad / made.all)} padding read, ${percent(made.invalid / made.all)} invalid` : "of all cells read";
     this.say("useful", percent(1 - made.wasted / made.all), note);
+    const promised = this.promises();
+    this.say("kept", percent(share(promised)), promised.length ? `of the last ${count(promised.length)}; 95 % are promised` : "none told yet");
     this.say("order", compared(change(tick.order)), orderNote(tick.order));
-    for (const [name, line] of Object.entries(this.lines)) line.draw(this.points[name], t, SPAN, name === "useful" ? 1 : 0);
+    for (const [name, line] of Object.entries(this.lines)) line.draw(this.points[name], t, SPAN, name === "useful" || name === "kept" ? 1 : 0);
   }
 
   saySeconds(name, values) {
@@ -91,6 +99,10 @@ export class Figures {
     document.getElementById(name).textContent = value;
     document.getElementById(`${name}-note`).textContent = note;
   }
+}
+
+function share(flags) {
+  return flags.length ? flags.filter((one) => one).length / flags.length : null;
 }
 
 /** By how much the mean latency a token differs from first come, first served; null before enough answers waited. */

@@ -118,7 +118,7 @@ async def test_answers_are_told_once_and_to_newcomers_again(theatre: Theatre) ->
         await anext(frames)
         theatre.step(one.row_id, begun=(one.row_id,))
         theatre.step(one.row_id, end=FinishReason.STOP)
-        ended = [2.0, 4, 2, 3, 0.75, 1.0, 2.0, None]
+        ended = [2.0, 4, 2, 3, 0.75, 1.0, 2.0, None, None]
         assert parsed(await anext(frames))[1]["ended"] == [ended]
         assert parsed(await anext(frames))[1]["ended"] == []
     async with aclosing(theatre.feed.frames()) as frames:

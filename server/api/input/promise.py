@@ -1,0 +1,42 @@
+"""Promises that a call asks for, in its body or a header, and moments as clients read them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from scheduler.dispatcher import Known
+from server.api.errors import invalid
+from server.api.input.schema import Promise
+
+HEADER = "x-lengthwise-promise"  # request header with the field's JSON
+
+
+def read_header(headers: Mapping[str, str]) -> Promise | None:
+    """None without; raises ApiError 400."""
+    if HEADER not in headers:
+        return None
+    try:
+        return msgspec.json.decode(headers[HEADER], type=Promise)
+    except (msgspec.MsgspecError, RecursionError) as error:
+        raise invalid(HEADER, str(error)) from None
+
+
+def read_field(value: Any) -> Promise | None:
+    """Of a body that is passed on; raises ApiError 400."""
+    try:
+        return msgspec.convert(value, Promise | None)
+    except msgspec.ValidationError as error:
+        raise invalid("promise", str(error)) from None
+
+
+def ask_for(promise: Promise, arrival: float, now: float) -> Known:
+    """On the dispatcher's clock; raises ApiError 400."""
+    if (promise.by is None) == (promise.within_ms is None):
+        raise invalid("promise", "give either by or within_ms")
+    if promise.by is not None:
+        return Known(promised=now + promise.by.timestamp() - time.time(), coverage=promise.coverage)
+    return Known(promised=arrival + (promise.within_ms or 0.0) / 1000, coverage=promise.coverage)

@@ -1,0 +1,116 @@
+"""Promises that are told, asked for and refused."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import orjson
+import pytest
+
+from scheduler.request import COVERAGE
+from server.api.input.promise import HEADER
+from server.api.limits import Limits
+from server.api.output.reply import BY
+from tests.server.api.output.test_sse import ASKED, streaming
+from tests.server.api.test_estimate import CHAT, ESTIMATE, ask, measured
+from tests.server.gateway.backends import Backend, chat, gateway
+from tests.server.live import Live, chat_body
+
+MESSAGES = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 8}
+
+
+@pytest.fixture
+def limits() -> Limits:
+    return Limits(sse_keep_alive_interval=0, place_interval=0.01)
+
+
+def moment(text: str) -> datetime:
+    assert text.endswith("Z")
+    return datetime.fromisoformat(text)
+
+
+async def test_every_answer_is_told_by_when_it_is_there_and_how_surely(live: Live) -> None:
+    _, _, headers = await ask(live, CHAT, chat_body())
+    assert BY not in headers, "nothing was measured"
+    await measured(live)
+    before = datetime.now(UTC)
+    _, _, headers = await ask(live, CHAT, chat_body())
+    assert before < moment(headers[BY]) < before + timedelta(seconds=60)
+    assert headers["x-lengthwise-coverage"] == str(COVERAGE)
+    _, told, _ = await ask(live, ESTIMATE, chat_body(promise={"within_ms": 1, "coverage": 0.8}))
+    assert moment(told["by"]) > before and told["coverage"] == 0.8
+
+
+async def test_a_stream_that_asks_for_progress_is_told_by_when_it_ends(live: Live) -> None:
+    await measured(live)
+    live.dispatcher.crowd(waiting=2)
+    async with streaming(live, CHAT, chat_body(stream_options=ASKED)) as content:
+        comment = (await content.readuntil(b"\n\n")).decode()
+        assert comment.startswith(": queued place=3")
+        assert moment(comment.strip().rpartition(" by=")[2]) > datetime.now(UTC) - timedelta(seconds=1)
+        live.dispatcher.release()
+
+
+@pytest.mark.parametrize("path", [CHAT, "/v1/messages"])
+@pytest.mark.parametrize("in_header", [False, True], ids=["field", "header"])
+async def test_a_promise_that_can_be_kept_is_given_and_any_other_refused_with_the_nearest(
+    live: Live, path: str, in_header: bool
+) -> None:
+    async def asked(**promise: Any) -> tuple[int, Any, Any]:
+        if in_header:
+            return await ask(live, path, MESSAGES, **{HEADER: orjson.dumps(promise).decode()})
+        return await ask(live, path, {**MESSAGES, "promise": promise})
+
+    status, reply, headers = await asked(within_ms=60_000)
+    assert status == 503 and BY not in headers and "nothing is measured yet" in str(reply)
+    await measured(live)
+    status, _, headers = await asked(within_ms=60_000, coverage=0.9)
+    assert (status, headers["x-lengthwise-coverage"]) == (200, "0.9")
+    assert live.dispatcher.submitted[-1].promised is not None
+    later = datetime.now(UTC) + timedelta(minutes=1)
+    assert (await asked(by=later.isoformat()))[0] == 200
+    promised = live.dispatcher.submitted[-1].promised
+    assert abs(promised - live.dispatcher.now() - 60) < 5
+    count = len(live.dispatcher.submitted)
+    status, reply, headers = await asked(within_ms=0.001)
+    assert status == 503 and headers["Retry-After"] == "1" and len(live.dispatcher.submitted) == count
+    assert moment(headers[BY]) > later - timedelta(minutes=2) and headers[BY] in str(reply)
+
+
+@pytest.mark.parametrize(
+    ("promise", "fault"),
+    [
+        ({}, "either by or within_ms"),
+        ({"by": "2030-01-01T00:00:00Z", "within_ms": 5}, "either by or within_ms"),
+        ({"within_ms": 0}, "> 0"),
+        ({"within_ms": 5, "coverage": 1.0}, "<= 0.99"),
+        ({"by": "2030-01-01T00:00:00"}, "timezone"),
+        ({"by": "tomorrow"}, "RFC3339"),
+    ],
+)
+async def test_a_promise_that_cannot_be_read_is_refused(live: Live, promise: dict[str, Any], fault: str) -> None:
+    for status, reply, _ in (
+        await ask(live, CHAT, chat_body(promise=promise)),
+        await ask(live, CHAT, chat_body(), **{HEADER: orjson.dumps(promise).decode()}),
+    ):
+        assert status == 400 and fault in reply["error"]["message"]
+        assert reply["error"]["param"] in ("promise", HEADER)
+    status, reply, _ = await ask(live, CHAT, chat_body(), **{HEADER: "soon"})
+    assert (status, reply["error"]["param"]) == (400, HEADER)
+
+
+async def test_a_gateway_tells_promises_and_refuses_those_that_it_cannot_keep() -> None:
+    async with gateway(Backend(waits=False)) as gate:
+        dispatcher = gate.service.dispatcher
+        speed, now = dispatcher.waits._speed, dispatcher.now()
+        speed.observe(1, 1, now - 1)
+        speed.observe(0, 0, now, 100, 100.0)
+        async with gate.client.post(CHAT, json=chat(promise={"within_ms": 60_000})) as answer:
+            assert answer.status == 200 and BY in answer.headers
+        for fields, headers in (({"promise": {"within_ms": 0.001}}, {}), ({}, {HEADER: '{"within_ms": 0.001}'})):
+            async with gate.client.post(CHAT, json=chat(**fields), headers=headers) as answer:
+                assert answer.status == 503 and BY in answer.headers
+                assert (await answer.json())["error"]["code"] == "promise_refused"
+        async with gate.client.post(CHAT, json=chat(promise="soon")) as answer:
+            assert answer.status == 400
