@@ -12,7 +12,7 @@ import msgspec
 from engine.messages import RowUpdate
 
 SLICE = 0.005  # seconds of an event loop iteration for sending, and again for tasks that it wakes
-AT_ONCE = 8  # tasks at first
+AT_ONCE = 8  # tasks woken in one iteration at most
 
 
 class Wakeups:
@@ -64,7 +64,7 @@ class Wakeups:
         loop = asyncio.get_running_loop()
         if woken:
             took = max(loop.time() - self._begun, self._seconds / 64)
-            self._many = max(1, min(2 * self._many, int(woken * self._seconds / took)))
+            self._many = max(1, min(AT_ONCE, 2 * self._many, int(woken * self._seconds / took)))
         self._awake = bool(self._due or self._tasks)
         if self._awake:
             loop.call_soon(self._wake)

@@ -197,4 +197,4 @@ async def test_dear_tasks_are_woken_one_by_one_and_cheap_ones_together() -> None
     rounds.clear()
     rounds.append(0)
     await asyncio.gather(*(work(cheap, 0.0) for _ in range(400)))
-    assert max(rounds) >= 64
+    assert max(rounds) == AT_ONCE
