@@ -29,7 +29,7 @@ from engine.kv.row_kv import RowKv, to_host
 from models.network.attention import has_flash, multiplies_batches, reads_whole_pitch
 from models.network.kv_adapter import KvCells, KvShape
 
-MOST_JOINING = 4096  # tokens copied at once, as they are put together in memory first
+MOST_JOINING = 4096  # tokens copied at once; put together in memory first, their K are 256 MiB of an 8B
 
 ROOM = 64  # spare columns: more are read in vain, fewer mean more copies
 
@@ -171,14 +171,11 @@ class KvArena:
         return row
 
     def _copy_joining(self) -> None:
-        """Kept for another try where memory lacks."""
-        if self._joining:
-            starts = [self.origins[row] for row, _ in self._joining]
-            if self.by_token:
-                copy_runs(self._tokens(), self.pitch, self._joining, starts)
-            else:
-                copy_rows((self._keys, self._values), self._joining, starts)
-            self._joining = []
+        """By token all rows in one go, unless memory lacks."""
+        joining, self._joining = self._joining, []
+        starts = [self.origins[row] for row, _ in joining]
+        if joining and not (self.by_token and copy_runs(self._tokens(), self.pitch, joining, starts)):
+            copy_rows((self._keys, self._values), joining, starts)
 
     def remove(self, row: int, *, wipe: bool = False) -> None:
         """The last row takes its place. `wipe` after NaN."""

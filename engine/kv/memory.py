@@ -33,13 +33,17 @@ def copy_rows(buffers: Sequence[Tensor], joining: Joining, starts: Sequence[int]
             buffer[:, row, :, start : start + kv.length] = part
 
 
-def copy_runs(buffers: Sequence[Tensor], pitch: int, joining: Joining, starts: Sequence[int]) -> None:
-    """Into (layers, tokens, kv_heads, head_dim), `pitch` tokens a row, all rows at once."""
+def copy_runs(buffers: Sequence[Tensor], pitch: int, joining: Joining, starts: Sequence[int]) -> bool:
+    """Into (layers, tokens, kv_heads, head_dim), `pitch` tokens a row, all rows at once; False where memory lacks."""
     device = buffers[0].device
     first = [row * pitch + start for (row, _), start in zip(joining, starts, strict=True)]
     runs = [np.arange(begin, begin + kv.length) for begin, (_, kv) in zip(first, joining, strict=True)]
-    at = move(torch.from_numpy(np.concatenate(runs)), device)
-    for buffer, parts in zip(buffers, zip(*((kv.keys, kv.values) for _, kv in joining), strict=True), strict=True):
-        there = [part.to(device, non_blocking=True) for part in parts]
-        whole = there[0] if len(there) == 1 else torch.cat(there, dim=2)
-        buffer.index_copy_(1, at, whole.transpose(1, 2))
+    try:
+        at = move(torch.from_numpy(np.concatenate(runs)), device)
+        for buffer, parts in zip(buffers, zip(*((kv.keys, kv.values) for _, kv in joining), strict=True), strict=True):
+            there = [part.to(device, non_blocking=True) for part in parts]
+            whole = there[0] if len(there) == 1 else torch.cat(there, dim=2)
+            buffer.index_copy_(1, at, whole.transpose(1, 2))
+    except (torch.OutOfMemoryError, MemoryError):
+        return False
+    return True

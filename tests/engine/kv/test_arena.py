@@ -173,6 +173,33 @@ def test_memory_is_laid_out_for_little_more_than_the_window_where_all_of_it_is_r
     check(arena)
 
 
+@pytest.mark.parametrize(("lacks", "put_together"), [(False, [3, 3]), (True, [3])])
+def test_rows_that_join_between_two_steps_are_copied_together_unless_memory_lacks(
+    monkeypatch: pytest.MonkeyPatch, lacks: bool, put_together: list[int]
+) -> None:
+    calls, cat = list[int](), torch.cat
+
+    def noted(parts: list[torch.Tensor], dim: int) -> torch.Tensor:
+        calls.append(len(parts))
+        if lacks:
+            raise torch.OutOfMemoryError("injected")
+        return cat(parts, dim)
+
+    monkeypatch.setattr(torch, "cat", noted)
+    arena = KvArena(SHAPE, 60, max_rows=5, by_token=True)
+    for row in ([1.0, 2.0, 3.0], [4.0], [5.0, 6.0]):
+        arena.insert(cells(*row))
+    assert calls == []
+    write(arena, 7, 8, 9)
+    assert calls == put_together
+    arena.insert(cells(10.0, 11.0))
+    arena.insert(cells(12.0))
+    arena.remove(0)  # the last row takes its place, though it has not been copied yet
+    write(arena, 13, 14, 15, 16)
+    assert [marks(arena.extract(row)) for row in range(4)] == [[12, 13], [4, 8, 14], [5, 6, 9, 15], [10, 11, 16]]
+    check(arena)
+
+
 class ArenaMachine(RuleBasedStateMachine):
     """Random surgery; the model is one list of marks a row."""
 
