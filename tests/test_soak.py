@@ -37,7 +37,7 @@ def test_memory_stays_flat_over_many_requests_with_every_tenth_cancelled(tiny_fo
     with serve(tiny_folder, "--kv-cache-memory", "0.01", "--max-num-seqs", "8") as url:
         (server,) = [child for child in psutil.Process().children() if "0.01" in child.cmdline()]
         load(url, FIRST, 0, tmp_path)
-        grown = []
+        grown: list[int] = []
         while not grown or (grown[-1] >= GROWTH and len(grown) < ATTEMPTS):
             before = server.memory_info().rss
             figures = load(url, REQUESTS, 1 + len(grown), tmp_path)

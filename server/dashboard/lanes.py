@@ -9,7 +9,7 @@ from heapq import heapify, heappop, heappush
 from itertools import count
 
 from engine.messages import RowId, RowUpdate, StepReport
-from scheduler.recent import Recent
+from models.recent import Recent
 from scheduler.request import Request, State
 from server.dashboard.snapshot import Change, ShownRow, Stage, rounded
 
