@@ -188,24 +188,19 @@ class ExpectedWait:
         return prices.seconds_per_token(rows / len(live), _slots(live) / len(live), self._find_held().tokens)
 
     def _entry_seconds(self, request: Request, ahead: QueueAhead, free: int) -> float:
-        held, own = self._find_held(), self._read_work(request.unread)
+        held, prices = self._find_held(), self._prices()
+        own = prices.read_work(request.unread)
         if ahead.place < free:
-            return self._prices().unit * (own + held.unread + self._read_work(ahead.unread, ahead.place))
+            return prices.unit * (own + held.unread + prices.read_work(ahead.unread, ahead.place))
         until_slot = held.staged * (self._speed.seconds_of_work(self._usual_rows()) or 0.0)
-        return max(until_slot, self._prices().unit * own)
-
-    def _read_work(self, tokens: int, prompts: int = 1) -> float:
-        if not tokens:
-            return 0.0
-        prices = self._prices()
-        return prices.entry * prompts + prices.prompt * tokens
+        return max(until_slot, prices.unit * own)
 
     def _work_of(self, ahead: QueueAhead) -> float | None:
         """None without a prediction or any answer."""
         typical = self._speed.mean_length
         if typical is None and ahead.unpredicted:
             return None
-        return ahead.tokens + ahead.unpredicted * (typical or 0.0) + self._read_work(ahead.unread, ahead.place)
+        return ahead.tokens + ahead.unpredicted * (typical or 0.0) + self._prices().read_work(ahead.unread, ahead.place)
 
     def _find_held(self) -> _Held:
         """A millisecond for a thousand rows."""
@@ -215,7 +210,7 @@ class ExpectedWait:
             generating = [request for request in held if _generates(request)] or held
             entering = [request for request in held if not _generates(request)]
             prompts = [request.unread for request in entering if request.needs_prefill]
-            unread = self._read_work(sum(prompts), len(prompts))
+            unread = self._prices().read_work(sum(prompts), len(prompts)) if prompts else 0.0
             rest = sum(map(self._remaining, generating)) / max(1, len(generating))
             part = max(0, len(held) - _slots(live)) / max(1, len(entering))
             staged = min(1.0, part) * (unread + sum(map(self._remaining, entering)))
@@ -250,4 +245,4 @@ def _generates(request: Request) -> bool:
 
 
 def _slots(workers: Iterable[Worker]) -> int:
-    return sum(worker.info.max_rows for worker in workers)
+    return sum(worker.port.info.max_rows for worker in workers)

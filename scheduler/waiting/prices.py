@@ -49,6 +49,10 @@ class Prices:
         """Prompt included."""
         return self.price(request.input_length, request.input_length, float(request.generated))
 
+    def read_work(self, tokens: int, prompts: int = 1) -> float:
+        """Of prompts whose attention costs next to nothing."""
+        return self.entry * prompts + self.prompt * tokens if tokens else 0.0
+
     def _read(self, tokens: int) -> float:
         return self.entry + (self.prompt + self.square * tokens) * tokens
 

@@ -67,7 +67,7 @@ class DashboardState:
     def receive(self, report: Report) -> None:
         """Before the dispatcher sees it."""
         self._stirred = True
-        now, lanes = self._now(), self._lanes[report.executor]
+        now, lanes = self._dispatcher.now() - self._epoch, self._lanes[report.executor]
         match report:
             case StepReport():
                 self._tokens += report.tally

@@ -1,4 +1,4 @@
-"""How promised ends come true: `python -m loadgen.experiments.validation.promises [REQUESTS]`.
+"""How promised ends come true: `python -P -m loadgen.experiments.validation.promises [REQUESTS]`.
 
 Judged without the first tenth. An oracle knows each wait and speed, and of the own length what is predicted.
 """

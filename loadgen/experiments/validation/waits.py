@@ -1,4 +1,4 @@
-"""The default's bound on waits in seconds: `python -m loadgen.experiments.validation.waits [REQUESTS]`.
+"""The default's bound on waits in seconds: `python -P -m loadgen.experiments.validation.waits [REQUESTS]`.
 
 Same arrivals under both orders; beyond: started later than the wait by arrival / (1 - x) plus one mean time of service.
 """
