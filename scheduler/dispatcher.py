@@ -114,17 +114,23 @@ class Dispatcher:
         request.times.came = request.times.came if arrival is None else arrival
         request.times.arrival = request.times.came if since is None else since
         if request.program is not None:
-            request.program.begin(request.times.came)
-            if request.cached_prompt and self._kept_prefix is not None and request.expected is not None:
-                self._kept_prefix(request.prompt, request.cache_scope, request.expected.high)
-            if len(self.workers) > 1:
-                request.prompt_cache_key = request.prompt_cache_key or request.program.name
+            self._begin_turn(request, request.program)
         self.table.queue(request)
         self._wake.set()
         self._empty.clear()
         self._deadlines.add(request)
         self.waits.promise(request)
         return request
+
+    def _begin_turn(self, request: Request, program: Program) -> None:
+        if len(self.workers) > 1:
+            request.prompt_cache_key = request.prompt_cache_key or program.name
+        kept, expected = self._kept_prefix, request.expected
+        if request.cached_prompt and kept is not None and expected is not None and program.ended is not None:
+            waits_until = request.times.came + expected.high
+            if waits_until > program.ended + program.back_within:  # else it stays until then
+                kept(request.prompt, request.cache_scope, expected.high)
+        program.begin(request.times.came)
 
     def estimate(
         self, prompt: Sequence[int], sampling: SamplingParams, *, since: float | None = None, **known: Unpack[Known]

@@ -15,7 +15,9 @@ from loadgen.simulate.simulation import Served, Simulation, fit_parts, measure_s
 from loadgen.simulate.whatif import _chain_turns
 from loadgen.workload.lengths import RequestLengths, load_trace
 from scheduler.batching.batcher import BatchLimits
+from scheduler.dispatcher import Dispatcher
 from scheduler.options import Scheduling
+from scheduler.programs.program import Program
 from scheduler.serving_time.bilinear import Bilinear
 from scheduler.strategy import STRATEGIES
 from tests.loadgen.workload.test_lengths import BAILIAN
@@ -53,6 +55,18 @@ def test_a_turn_comes_a_pause_after_the_answer_and_finds_its_prompt_kept() -> No
     figures = measure_simulation(played(trace))
     assert figures["runs"] == 1 and figures["mean_run_ms"] == pytest.approx(1000 * (third.end - 1.0))
     assert figures["prefix_hits"] == (640 + 960) / (960 + 1280) and figures["mean_other_jct_ms"] is None
+
+
+def test_of_runs_that_do_not_fit_some_find_their_prompts_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """30 runs in turn in memory for a third of them: by latest use they find next to nothing."""
+    trace = [
+        RequestLengths(0.0, 256 * turn, 10, run=f"run {run}", pause=0.1) for run in range(30) for turn in range(1, 7)
+    ]
+    hits = [measure_simulation(played(trace, kept=10_000))["prefix_hits"]]
+    monkeypatch.setattr(Dispatcher, "_begin_turn", lambda self, request, program: program.begin(request.times.came))
+    monkeypatch.setattr(Program, "back_within", 0.0)
+    hits.append(measure_simulation(played(trace, kept=10_000))["prefix_hits"])
+    assert hits[0] > 0.25 > 0.05 > hits[1]
 
 
 def test_what_belongs_to_no_run_is_measured_apart() -> None:
