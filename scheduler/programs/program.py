@@ -74,9 +74,10 @@ class Program:
     arrival: float
     first: bytes = b""  # digest of its first call's messages
     turns: int = 0  # calls begun
-    open: int = 0  # of these
+    open: int = 0  # requests under way
     service: float = 0.0  # work had
     tokens: int = 0  # of its latest call, prompt and answer
+    came: float | None = None  # when its latest call did
     ended: float | None = None  # when its latest answer did
 
     @property
@@ -98,8 +99,9 @@ class Program:
             self.kind.settle(now)
         if self.ended is not None and not self.open:
             self.kind.note_gap(self.turns, now - self.ended)
-        self.turns += 1
         self.open += 1
+        self.turns += self.came != now or self.open == 1  # other choices of a call are no turns
+        self.came = now
 
     def end(self, work: float, tokens: int, now: float) -> None:
         self.open -= 1

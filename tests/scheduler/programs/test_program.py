@@ -51,14 +51,15 @@ def test_gaps_are_log_normal_and_end_a_program_that_stays_away() -> None:
     assert kind.patience == pytest.approx(10.3, rel=0.15)
 
 
-def test_calls_at_once_are_one_pause() -> None:
+def test_choices_of_a_call_are_one_turn_and_calls_at_once_one_pause() -> None:
     kind = Kind()
     program = Program("", kind, 0.0)
     program.begin(0.0)
     program.begin(0.0)
+    assert (program.turns, program.open) == (1, 2)
     program.end(5.0, 10, 1.0)
     program.begin(1.5)
-    assert program.open == 2 and sum(kind.went_on) == 0
+    assert (program.turns, program.open) == (2, 2) and sum(kind.went_on) == 0
     program.end(5.0, 10, 2.0)
     program.end(5.0, 10, 2.0)
     program.begin(4.0)
