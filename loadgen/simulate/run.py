@@ -194,6 +194,8 @@ def _write_caption(flags: SimulateFlags, machine: Machine, axes: Sequence[Axis],
     """Settings to repeat the table; swept ones as given."""
     swept = {axis.flag for axis in axes}
     rate = "a trace's own times" if flags.rate is None and is_timed(flags) else f"{flags.rate or RATE:g} requests/s"
+    if flags.programs:
+        rate = f"{flags.programs} runs" + (f", {rate}" if flags.rate is not None or is_timed(flags) else "")
     nodes = f"{flags.nodes} nodes, router {flags.router}, each " if flags.nodes > 1 else ""
     last = flags.seed + seeds - 1
     fixed = {
