@@ -101,8 +101,10 @@ class Text:
             return "tools" in self._template
 
     def warm_up(self) -> None:
-        """The first encoding takes longer."""
-        self.encode("a")
+        """The first encoding and the first answer's text take longer."""
+        stream = self.stream()
+        for token_id in self.encode("a"):
+            stream.push(token_id)
         with suppress(TextError):  # no template, or for other conversations only
             self.encode_chat([{"role": "user", "content": "a"}])
 

@@ -145,6 +145,13 @@ def test_added_tokens_are_said_as_the_tokenizer_says_them(content: str, special:
         assert "".join(pieces(text, ids)) == text.decode(ids)
 
 
+def test_the_table_is_made_before_the_first_answer(tiny_folder: Path) -> None:
+    """Of a large vocabulary it takes a good part of a second."""
+    text = Text.load(tiny_folder)
+    text.warm_up()
+    assert "_byte_table" in vars(text)
+
+
 def test_all_streams_of_a_step_are_decoded_in_one_call(tiny_text: Text) -> None:
     ids = tiny_text.encode("one é, two")
     streams, texts, calls = [TextStream(tiny_text) for _ in range(3)], [""] * 3, []
