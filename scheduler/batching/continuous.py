@@ -78,7 +78,7 @@ class ContinuousBatcher(Batcher):
 
     def _free_slots(self, worker: Worker, now: float) -> int:
         kept = 0 if self._returning is None else self._returning.kept(worker.index, now)
-        return worker.info.max_rows - worker.rows - kept
+        return worker.port.info.max_rows - worker.rows - kept
 
     def _without_others(self, worker: Worker, ranked: Iterable[Request], now: float) -> Iterator[Request]:
         left_out: Counter[int] = Counter()
@@ -119,7 +119,8 @@ def similar_group(
         rows, needed = len(group) + 1, max(longest, kit.memory.length(request))
         if rows > most or not kit.memory(worker, rows, needed):
             break
-        wide, read = max(widest, request.tokens), tokens + request.tokens
+        length = request.tokens
+        wide, read = max(widest, length), tokens + length
         if not group or is_compact(rows, wide, read, kit.limits.group_tokens, padding):
             group.append(request)
             longest, widest, tokens = needed, wide, read

@@ -27,7 +27,7 @@ class RankedQueue(Collection[Request]):
         self._count = itertools.count()  # ties
 
     def __len__(self) -> int:
-        return len(self._sorted)
+        return len(self._sorted.keys)
 
     def __iter__(self) -> Iterator[Request]:
         return iter(self._sorted.keys)

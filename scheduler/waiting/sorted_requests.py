@@ -64,7 +64,7 @@ class SortedRequests:
         return islice(self._requests, bisect_left(self._sorted, key), None)
 
     def insert(self, key: Key, request: Request) -> None:
-        place, count = bisect_left(self._sorted, key), len(self)
+        place, count = bisect_left(self._sorted, key), len(self._requests)
         if count == self._amounts.shape[1]:
             self._amounts = np.concatenate([self._amounts, np.zeros_like(self._amounts)], axis=1)
         self._amounts[:, place + 1 : count + 1] = self._amounts[:, place:count]
@@ -77,7 +77,7 @@ class SortedRequests:
         """False if absent."""
         if request not in self.keys:
             return False
-        place, left = bisect_left(self._sorted, self.keys.pop(request)), len(self) - 1
+        place, left = bisect_left(self._sorted, self.keys.pop(request)), len(self._requests) - 1
         del self._sorted[place], self._requests[place]
         self._amounts[:, place:left] = self._amounts[:, place + 1 : left + 1]
         return True
