@@ -1,7 +1,5 @@
 """The program `lengthwise`, once its packages are found to be its own."""
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

@@ -1,7 +1,5 @@
 """What engine.lifecycle needs of a device and its rows; torch-free."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass

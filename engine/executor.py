@@ -2,8 +2,6 @@
 reported last.
 """
 
-from __future__ import annotations
-
 import logging
 import queue
 import threading

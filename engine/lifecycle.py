@@ -1,7 +1,5 @@
 """How rows move through a device, for engine and simulator alike; without tensors or clock."""
 
-from __future__ import annotations
-
 import logging
 import math
 from collections.abc import Callable

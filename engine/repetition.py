@@ -1,7 +1,5 @@
 """Detects an answer that only repeats itself."""
 
-from __future__ import annotations
-
 from collections import deque
 
 LONGEST_PERIOD = 64  # tokens

@@ -1,7 +1,5 @@
 """One sequence: tokens, text and stop rule."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import msgspec

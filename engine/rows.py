@@ -1,7 +1,5 @@
 """All rows of a device. Rank is priority, then admission: the worst is swapped out first."""
 
-from __future__ import annotations
-
 import bisect
 import logging
 from collections.abc import Iterable, Iterator

@@ -1,7 +1,5 @@
 """The torch `Device`."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """Asynchronous copies through pinned memory."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

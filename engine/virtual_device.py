@@ -2,8 +2,6 @@
 the real ones, the tokens those of a filler, as many as allowed.
 """
 
-from __future__ import annotations
-
 import ctypes
 import time
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """The commands `lengthwise bench`, `compare` and `simulate`; heavy imports happen when one runs."""
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Callable, Sequence
 from dataclasses import replace

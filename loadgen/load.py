@@ -2,8 +2,6 @@
 Tene). Gaps for rate r and burstiness b follow Gamma(shape=b, scale=1/(r*b)): 1 is Poisson, infinity a metronome.
 """
 
-from __future__ import annotations
-
 import asyncio
 import math
 import time

@@ -1,7 +1,5 @@
 """Flags of `lengthwise bench`, named as in `vllm bench serve`, and of `lengthwise compare`."""
 
-from __future__ import annotations
-
 import math
 import os
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """HTML pages from Jinja2 templates, with static SVG plots by Vega-Lite."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass

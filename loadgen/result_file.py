@@ -1,7 +1,5 @@
 """Result files: checked before a long run, written after it; and signals that stop runs."""
 
-from __future__ import annotations
-
 import signal
 import sys
 import tomllib

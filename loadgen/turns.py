@@ -1,7 +1,5 @@
 """The loop of every comparison: contenders take turns, and what ended before Ctrl-C counts."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TypeVar
 

@@ -1,7 +1,5 @@
 """Atomic files."""
 
-from __future__ import annotations
-
 import errno
 import os
 import tempfile

@@ -1,7 +1,5 @@
 """The machine's processor. Free of torch."""
 
-from __future__ import annotations
-
 import os
 import platform
 from pathlib import Path

@@ -1,7 +1,5 @@
 """One-off work in a thread that ends with it, since OpenMP counts helpers of living threads, and time limits."""
 
-from __future__ import annotations
-
 import ctypes
 import threading
 import time

@@ -1,7 +1,5 @@
 """Assembles a strategy's parts."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial

@@ -1,7 +1,5 @@
 """Learning: rows are gathered here, lessons run elsewhere."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import CancelledError

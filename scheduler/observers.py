@@ -1,7 +1,5 @@
 """Observers of requests and plans, on the event loop: fast, without raising."""
 
-from __future__ import annotations
-
 from typing import Protocol
 
 from engine.messages import FinishReason

@@ -1,7 +1,5 @@
 """Scheduling options; their defaults stand here only."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Annotated
 

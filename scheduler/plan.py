@@ -1,7 +1,5 @@
 """Plans and assignments."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from enum import StrEnum
 

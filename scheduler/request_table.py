@@ -1,7 +1,5 @@
 """Where requests are, and how they end."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Collection, Iterable, Sequence
 from itertools import islice

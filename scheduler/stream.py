@@ -1,7 +1,5 @@
 """Streams of answers; the backlog of a slow reader is joined, so the writer never waits."""
 
-from __future__ import annotations
-
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence

@@ -1,7 +1,5 @@
 """Executors as policies see them."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Protocol
 

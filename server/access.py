@@ -1,7 +1,5 @@
 """API keys, where set, and their quotas; the holder is noted on the request."""
 
-from __future__ import annotations
-
 import base64
 from collections import defaultdict, deque
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """Where the server keeps what it learns, below the cache folder. Imports torch only to fetch a model."""
 
-from __future__ import annotations
-
 import re
 from functools import partial
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Settings of what stands before the scheduler: admission, access, listening, logs; the rest is in config.py."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """JSON without raw characters that end a line for some clients."""
 
-from __future__ import annotations
-
 LINE_ENDS = [(letter.encode(), b"\\u%04x" % ord(letter)) for letter in "\x85\u2028\u2029"]
 
 

@@ -1,7 +1,5 @@
 """How predictors share the cores with executors."""
 
-from __future__ import annotations
-
 import os
 
 import torch

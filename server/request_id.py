@@ -1,7 +1,5 @@
 """Request ids for responses and logs: the client's own if printable."""
 
-from __future__ import annotations
-
 import secrets
 from contextvars import ContextVar
 

@@ -1,7 +1,5 @@
 """The running batch: rows and their arena, kept in step."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 

@@ -6,8 +6,6 @@
 Ahead, a row that ends or leaves is computed once in vain; NaN is zeroed on the device before rows move.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

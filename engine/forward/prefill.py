@@ -8,8 +8,6 @@
 Longest rows first. Common cached prefixes are copied; chunks end at the cache's blocks.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

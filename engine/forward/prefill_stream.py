@@ -1,7 +1,5 @@
 """Prefill runs in a CUDA stream beside decode; results may be used once `done`."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 

@@ -1,7 +1,5 @@
 """torch's out-of-memory errors as the torch-free one of the lifecycle."""
 
-from __future__ import annotations
-
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager

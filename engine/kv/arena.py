@@ -17,8 +17,6 @@ cell.
 K is stored after RoPE, so moving columns changes nothing.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

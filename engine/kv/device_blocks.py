@@ -1,7 +1,5 @@
 """The prefix cache's blocks on a device."""
 
-from __future__ import annotations
-
 from collections import OrderedDict
 
 import torch

@@ -1,7 +1,5 @@
 """Host memory for KV caches of rows handed back or swapped out."""
 
-from __future__ import annotations
-
 import math
 import threading
 from typing import Generic

@@ -1,7 +1,5 @@
 """Memory of KV caches, and copies of rows into it."""
 
-from __future__ import annotations
-
 import mmap
 from collections.abc import Sequence
 

@@ -2,8 +2,6 @@
 positions, masks or caches.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

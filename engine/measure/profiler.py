@@ -1,7 +1,5 @@
 """Times prefill (with first tokens and insertion), decode (with sampling) and KV copies, by the engine's own parts."""
 
-from __future__ import annotations
-
 import random
 import statistics
 import time

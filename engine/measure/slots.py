@@ -1,7 +1,5 @@
 """The rows beyond which doubling gains little throughput."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """Measured durations."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from math import inf
 

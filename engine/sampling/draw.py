@@ -1,7 +1,5 @@
 """Draws by each row's seed and step: temperature, min-p, top-k, top-p."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Prepares JSON schemas for the grammar library: closes, strips and loosens them."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Collection, Mapping
 from functools import partial

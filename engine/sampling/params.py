@@ -1,7 +1,5 @@
 """How tokens are chosen, and rows end; torch-free."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from enum import StrEnum
 

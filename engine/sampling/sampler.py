@@ -1,7 +1,5 @@
 """Chooses next tokens: bans, grammar, bias, penalties, temperature, min-p, top-k, top-p."""
 
-from __future__ import annotations
-
 from array import array
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass

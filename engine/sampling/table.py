@@ -1,7 +1,5 @@
 """What rows ask of the sampler, by place: written when rows come or go, so that a step has no loop over them."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Sequence
 
 import numpy as np

@@ -1,7 +1,5 @@
 """A simulated batch in closed form: iterations and columns are counted, and lengths derived."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Computes time only; uninterrupted iterations are one unit of work."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from engine.device import Action, StepOutcome

@@ -1,7 +1,5 @@
 """A simulated executor with a cost model, on a clock that its owner moves."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass

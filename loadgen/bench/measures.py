@@ -1,7 +1,5 @@
 """A run's figures, named as in `vllm bench serve`. Throughput and latencies count completed requests only."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Sends requests and times the stream. Never retries; a failure is an outcome."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress

@@ -1,7 +1,5 @@
 """One streamed answer from SSE bytes in any pieces; `data: JSON` lines only, as OpenAI sends."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Any
 

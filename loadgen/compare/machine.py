@@ -1,7 +1,5 @@
 """The machine of a comparison, and which of its settings are secret."""
 
-from __future__ import annotations
-
 import math
 import os
 import platform

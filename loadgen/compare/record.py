@@ -1,7 +1,5 @@
 """A comparison as data. Differences are real by Student's t on paired changes over rounds."""
 
-from __future__ import annotations
-
 import math
 import shlex
 import statistics

@@ -1,7 +1,5 @@
 """A comparison's report.json, report.html and terminal summary, with warnings."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from dataclasses import asdict, fields

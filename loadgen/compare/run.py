@@ -1,7 +1,5 @@
 """A comparison: in each round every contestant's server is started, warmed, loaded and stopped."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import re

@@ -1,7 +1,5 @@
 """A `lengthwise serve` process for one turn, on a free loopback port."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal

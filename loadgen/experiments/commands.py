@@ -2,8 +2,6 @@
 one runs.
 """
 
-from __future__ import annotations
-
 from loadgen.experiments.options import Arena, EngineBench, Experiments, GpuBench, Grid, QualityBench
 from models.options import Subparsers, add_command
 

@@ -1,7 +1,5 @@
 """Flags of the experiments' commands, and which of `paper`'s exclude each other."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path

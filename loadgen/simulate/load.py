@@ -1,7 +1,5 @@
 """The load of a simulation: lengths of a workload, at a trace's or random times, cut to what executors hold."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

@@ -2,8 +2,6 @@
 `load`.
 """
 
-from __future__ import annotations
-
 import asyncio
 import math
 import random

@@ -1,7 +1,5 @@
 """Simulated predictions: none, true, noisy, misleading, or of a file. Equal seeds give equal predictions."""
 
-from __future__ import annotations
-
 import math
 import random
 from collections.abc import Callable, Mapping, Sequence

@@ -2,8 +2,6 @@
 before.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import log, sqrt

@@ -1,7 +1,5 @@
 """Simulations side by side: table, page, CSV, data."""
 
-from __future__ import annotations
-
 import csv
 import io
 import itertools

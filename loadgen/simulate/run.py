@@ -1,7 +1,5 @@
 """`lengthwise simulate` from flags to table and files."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace

@@ -3,8 +3,6 @@
 Event-driven and deterministic.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field

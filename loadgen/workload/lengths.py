@@ -1,7 +1,5 @@
 """Traces as arrival times and lengths."""
 
-from __future__ import annotations
-
 import csv
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -3,8 +3,6 @@ imported. Mending and commenting have references; translations' lengths are assu
 original's.
 """
 
-from __future__ import annotations
-
 import ast
 import random
 import re

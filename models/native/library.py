@@ -1,7 +1,5 @@
 """Builds of the compiled pass, and its structures in ctypes (pass.h)."""
 
-from __future__ import annotations
-
 import ctypes
 import logging
 from ctypes import POINTER, Structure, c_float, c_int32, c_int64, c_void_p

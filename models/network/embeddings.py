@@ -1,7 +1,5 @@
 """Token embeddings as arrays."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

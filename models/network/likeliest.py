@@ -1,7 +1,5 @@
 """Likeliest tokens with float32 logits: in bfloat16 a logit of 25 has steps of an eighth, so ties would decide."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

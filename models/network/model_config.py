@@ -1,7 +1,5 @@
 """What a checkpoint's config says: dtype, sizes, context, and the shape of its KV cache."""
 
-from __future__ import annotations
-
 import json
 import logging
 import math

@@ -1,7 +1,5 @@
 """Chooses weights' formats and replaces layers. On a CPU weights move to huge pages."""
 
-from __future__ import annotations
-
 import ctypes
 import logging
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """Names of weight formats and kernels."""
 
-from __future__ import annotations
-
 from enum import StrEnum
 
 

@@ -1,7 +1,5 @@
 """Two-phase fine-tuning (SSJF, 3.1): encoder and head, then the head."""
 
-from __future__ import annotations
-
 import copy
 import math
 from collections.abc import Callable, Iterator, Sequence

@@ -1,7 +1,5 @@
 """Prefers the executor that holds a prompt's prefix."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 from models.recent import Recent

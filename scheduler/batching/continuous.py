@@ -1,7 +1,5 @@
 """Continuous batching: rows join as slots free (Baton, 4.2)."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice, takewhile

@@ -1,7 +1,5 @@
 """Batches of one slice, of least total time, at intervals (SCLS, 4.4 to 4.6)."""
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """Memory rules."""
 
-from __future__ import annotations
-
 import operator
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """When running rows are preempted, keeping tokens and KV caches."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, islice

@@ -1,7 +1,5 @@
 """Round robin over executors with own queues (SCLS, 5.1)."""
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """Static batches, also dynamic by a timeout."""
 
-from __future__ import annotations
-
 from itertools import islice
 from math import inf
 

@@ -1,7 +1,5 @@
 """The journal's SQLite file."""
 
-from __future__ import annotations
-
 import dataclasses
 import os
 import sqlite3

@@ -1,7 +1,5 @@
 """Records requests in its own thread; entries that cannot be written are dropped and counted."""
 
-from __future__ import annotations
-
 import logging
 import math
 import queue

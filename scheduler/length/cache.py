@@ -1,7 +1,5 @@
 """Lengths of answers to earlier prompts: a near-duplicate needs no predictor (SSJF, section 6)."""
 
-from __future__ import annotations
-
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
 

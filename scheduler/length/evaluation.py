@@ -1,7 +1,5 @@
 """Accuracy of length predictions on held-out answers (Magnus, Table II; SSJF, Table 2)."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum

@@ -1,7 +1,5 @@
 """What is learned for each holder of an API key, within one bound for all."""
 
-from __future__ import annotations
-
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable
 from typing import Any, Generic, Protocol, TypeVar

@@ -2,8 +2,6 @@
 new forest. Truncated answers are censored (Kaplan and Meier, JASA 53, 1958).
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence

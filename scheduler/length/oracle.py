@@ -1,7 +1,5 @@
 """The oracle: lengths that replayed requests carry (design 3.1), read nowhere else in the scheduler."""
 
-from __future__ import annotations
-
 from engine.sampling.params import SamplingParams
 from scheduler.length.prediction import Prediction, Source
 

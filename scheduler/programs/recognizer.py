@@ -1,7 +1,5 @@
 """Finds a call's program among those of its key; never across keys, since timing would show what others sent."""
 
-from __future__ import annotations
-
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass

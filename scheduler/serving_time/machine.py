@@ -1,7 +1,5 @@
 """A bilinear model of this machine, learned from its steps: medians of cells of similar rows and length."""
 
-from __future__ import annotations
-
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence

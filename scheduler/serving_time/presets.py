@@ -3,8 +3,6 @@ printed: a prefill costs p1 a token and p4, an iteration d1 a cell and d4 = p4 (
 a parameter at half the peak.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from engine.simulated.machine import Machine

@@ -1,7 +1,5 @@
 """Profiles: timings of a device and the fitted model, one JSON file for each set of conditions."""
 
-from __future__ import annotations
-
 import hashlib
 import re
 from collections.abc import Iterator

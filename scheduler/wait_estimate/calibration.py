@@ -5,8 +5,6 @@ scores give the low end p·exp(s·z05), the median and the promise p·exp(s·z95
 is overdue scores by its seconds so far, and what was served only since it was due scores beyond its promise.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left
 from collections import defaultdict, deque
 from collections.abc import Iterator, Sequence

@@ -1,7 +1,5 @@
 """Estimated ends."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from math import log
 from typing import TypeAlias

@@ -6,8 +6,6 @@ r)·u(R) seconds: r·u(R) is when the next of R rows ends. Unpredicted lengths c
 may yet overtake are ignored.
 """
 
-from __future__ import annotations
-
 from collections import Counter, deque
 from collections.abc import Collection, Iterable
 from dataclasses import replace

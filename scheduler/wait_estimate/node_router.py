@@ -1,7 +1,5 @@
 """Ranks nodes by reported load, less time since, plus work sent since."""
 
-from __future__ import annotations
-
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import takewhile

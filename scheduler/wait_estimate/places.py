@@ -1,7 +1,5 @@
 """Places in the queue, and why a request waits. Background requests do not count."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Measured speed of what executors hold."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from math import exp
 from typing import NamedTuple

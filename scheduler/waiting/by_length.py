@@ -1,7 +1,5 @@
 """Orders by arrival and predicted length."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import groupby

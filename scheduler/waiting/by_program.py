@@ -1,7 +1,5 @@
 """Orders of programs (scheduler/programs); a call of none is a program of its own."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from heapq import heappop, heappush

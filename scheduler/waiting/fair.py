@@ -6,8 +6,6 @@ Bound (theorem 4.4): with U = w_p·L + w_q·M (L longest prompt, M an executor's
 waiting clients differ by 2U at most, with predictions 2U + 4·w_q·M.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from heapq import merge

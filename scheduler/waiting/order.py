@@ -1,7 +1,5 @@
 """Orders: `priority`, then due requests (deadlines.py), then the strategy's; keys end with the row, so none tie."""
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping
 from typing import ClassVar, Protocol

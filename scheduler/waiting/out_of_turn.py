@@ -13,8 +13,6 @@ predictions; FCFS takes B + w*. Proof: B in turn adds B·x/(1 - x) to at most C;
 rows exceed predictions. It is of work, not of seconds (loadgen/experiments/validation/waits.py).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain, islice

@@ -1,7 +1,5 @@
 """A sorted waiting queue, due requests first."""
 
-from __future__ import annotations
-
 import heapq
 import itertools
 from collections.abc import Collection, Iterable, Iterator

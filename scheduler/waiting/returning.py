@@ -2,8 +2,6 @@
 if the last return was in time.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from math import inf

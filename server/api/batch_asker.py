@@ -1,7 +1,5 @@
 """Batch lines as requests of the lowest priority, and their answers as HTTP."""
 
-from __future__ import annotations
-
 import logging
 import secrets
 from collections.abc import Mapping

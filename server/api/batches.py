@@ -1,7 +1,5 @@
 """OpenAI's /v1/batches, answered while there is room, and /v1/files."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Sequence
 from typing import Annotated, Any, Generic, Literal, TypeVar

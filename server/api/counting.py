@@ -1,7 +1,5 @@
 """Dry runs: POST /v1/estimate, and vLLM's POST /tokenize and /detokenize."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
 

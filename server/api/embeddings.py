@@ -1,7 +1,5 @@
 """POST /v1/embeddings, as OpenAI's API."""
 
-from __future__ import annotations
-
 import base64
 import logging
 from collections.abc import Sequence

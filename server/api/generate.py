@@ -1,7 +1,5 @@
 """POST /v1/chat/completions, /v1/completions and /v1/messages: prompts in, answers out."""
 
-from __future__ import annotations
-
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any

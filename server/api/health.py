@@ -1,7 +1,5 @@
 """Health probes, which never queue, GET /load for routers (scheduler/placement.py), and GET /v1/models."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """The OpenAPI 3.1 document, from the types that validate bodies, and GET /openapi.json."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from functools import cache
 from typing import Any

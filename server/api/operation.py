@@ -1,7 +1,5 @@
 """An operation: one method of one path."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Status of a call for GET /v1/requests, without prompt or answer."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 from itertools import islice

@@ -1,7 +1,5 @@
 """A call's room in the queue and its key's quota, decided before anything is read."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from aiohttp import web

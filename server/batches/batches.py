@@ -1,7 +1,5 @@
 """Runs batches at the lowest priority; each answer is stored at once, so that a restart asks only for missing ones."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import secrets

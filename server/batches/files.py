@@ -1,7 +1,5 @@
 """Clients' and batches' files by owner's key, within a bound. Changes block; look-ups are thread-safe."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import secrets

@@ -3,8 +3,6 @@
 Heavy imports happen when a command needs them. An installed wheel lacks `loadgen/experiments` and its commands.
 """
 
-from __future__ import annotations
-
 import argparse
 import io
 import os

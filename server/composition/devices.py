@@ -1,7 +1,5 @@
 """Settings on this machine: devices, threads, memory, and the conditions of timings."""
 
-from __future__ import annotations
-
 import logging
 import sys
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The composition root of a gateway: queue, predictor and API before other engines."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, closing

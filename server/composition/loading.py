@@ -1,7 +1,5 @@
 """From a configuration to models (one an executor), text, and executors."""
 
-from __future__ import annotations
-
 import logging
 import time
 from collections.abc import Iterator

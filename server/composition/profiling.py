@@ -1,7 +1,5 @@
 """Measures a profile: load, survey, fit, check on slices. Nothing else may compute meanwhile."""
 
-from __future__ import annotations
-
 import statistics
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence

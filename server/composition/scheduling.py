@@ -1,7 +1,5 @@
 """The scheduler's part of the composition root."""
 
-from __future__ import annotations
-
 import logging
 import os
 from collections.abc import Iterable, Mapping

@@ -1,7 +1,5 @@
 """Sequences at a time: without a flag measured at the first start, and again where noisy or where serving disagrees."""
 
-from __future__ import annotations
-
 import logging
 import os
 import time

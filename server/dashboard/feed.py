@@ -2,8 +2,6 @@
 off.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, Mapping

@@ -1,7 +1,5 @@
 """One executor's rows on the dashboard's lanes, places on the screen, from its reports."""
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Collection, Iterable, Mapping, MutableSequence
 from dataclasses import dataclass

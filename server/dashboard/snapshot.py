@@ -1,7 +1,5 @@
 """Dashboard messages as short arrays (docs/observability.md); times are seconds since the server was ready."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from enum import IntEnum
 

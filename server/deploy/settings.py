@@ -1,7 +1,5 @@
 """A cluster's settings, and its servers'."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """What reaches a backend: an unambiguous path, headers, key and salt."""
 
-from __future__ import annotations
-
 import asyncio
 import re
 from collections.abc import Callable

@@ -2,8 +2,6 @@
 slot.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import orjson

@@ -1,7 +1,5 @@
 """A backend's faults in a row, and the rest that it gets for them."""
 
-from __future__ import annotations
-
 import time
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """A whole chat or text completion from its stream."""
 
-from __future__ import annotations
-
 from contextlib import suppress
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Fields of a call that scheduling needs; the body stays bytes."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager

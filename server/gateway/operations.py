@@ -1,7 +1,5 @@
 """The gateway's paths: generating calls are queued, others passed on."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from aiohttp import web

@@ -1,7 +1,5 @@
 """A call between dispatcher, client and backend."""
 
-from __future__ import annotations
-
 import asyncio
 from contextlib import suppress
 from dataclasses import dataclass, field

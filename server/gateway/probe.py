@@ -1,7 +1,5 @@
 """Probes backends for recovery and capacity."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import re

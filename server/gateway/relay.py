@@ -2,8 +2,6 @@
 directly: waking a task for each token would double the cost.
 """
 
-from __future__ import annotations
-
 import asyncio
 import re
 from collections import deque

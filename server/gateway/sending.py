@@ -2,8 +2,6 @@
 the answer's first byte.
 """
 
-from __future__ import annotations
-
 import asyncio
 
 import aiohttp

@@ -1,7 +1,5 @@
 """Infers a backend's concurrency from outside."""
 
-from __future__ import annotations
-
 import time
 from collections import deque
 from collections.abc import Callable

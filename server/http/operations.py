@@ -1,7 +1,5 @@
 """All operations of the API, from which routes, document, admission and access follow."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from aiohttp.typedefs import Handler

@@ -1,7 +1,5 @@
 """The listening address, taken before the model is loaded."""
 
-from __future__ import annotations
-
 import errno
 import ipaddress
 import os

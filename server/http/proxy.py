@@ -1,7 +1,5 @@
 """Forwarded and hop-by-hop headers (RFC 9110, 7.6.1)."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping, Sequence
 

@@ -1,7 +1,5 @@
 """The HTTP application. Rapid refusals are delayed while rows run, since each takes the interpreter from executors."""
 
-from __future__ import annotations
-
 import logging
 import time
 from asyncio import sleep

@@ -1,7 +1,5 @@
 """Splits a conversation into instruction and user input (Magnus, section III-B), for prediction only."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum

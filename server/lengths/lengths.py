@@ -1,7 +1,5 @@
 """Predicts lengths, records and learns from finished requests; without a tensor library."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections import Counter

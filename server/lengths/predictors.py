@@ -1,7 +1,5 @@
 """The predictor's part of the composition root."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Mapping

@@ -1,7 +1,5 @@
 """Training data from JSONL files or the journal, and its features."""
 
-from __future__ import annotations
-
 import argparse
 import random
 from collections.abc import Iterator, Sequence

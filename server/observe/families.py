@@ -1,7 +1,5 @@
 """The families of GET /metrics, in vLLM's names where meanings agree (docs/observability.md)."""
 
-from __future__ import annotations
-
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate

@@ -1,7 +1,5 @@
 """Gauges read at scrapes, the event loop's lag, and the log's throughput line."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -2,8 +2,6 @@
 severity (sd-daemon(3)) and no time.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import queue

@@ -1,7 +1,5 @@
 """GET /metrics in Prometheus format; gauges.py reads the rest."""
 
-from __future__ import annotations
-
 import time
 from collections import Counter as Tallies
 from collections.abc import Callable, Iterable

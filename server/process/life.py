@@ -1,7 +1,5 @@
 """A serving process: take the port, load, listen, wait for a signal, drain, leave."""
 
-from __future__ import annotations
-
 import asyncio
 import faulthandler
 import gc

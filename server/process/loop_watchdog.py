@@ -1,7 +1,5 @@
 """Ends the process when its event loop hangs; code that holds the interpreter is left to the service manager."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable

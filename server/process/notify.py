@@ -1,7 +1,5 @@
 """sd_notify(3) messages to a service manager; none where it did not ask for them."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import socket

@@ -1,7 +1,5 @@
 """`lengthwise bench engine`: the contest (contest.py) over rows of one length, or ragged ones."""
 
-from __future__ import annotations
-
 import random
 import statistics
 from collections.abc import Sequence

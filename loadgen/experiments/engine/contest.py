@@ -2,8 +2,6 @@
 a server.
 """
 
-from __future__ import annotations
-
 import random
 import statistics
 import time

@@ -3,8 +3,6 @@ under a network that costs nothing; and streams of a virtual H100: tokens/s, rel
 read.
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import os

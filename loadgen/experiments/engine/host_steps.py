@@ -2,8 +2,6 @@
 It runs by its path on any checkout: `PYTHONPATH=CHECKOUT python -P host_steps.py ROWS...`.
 """
 
-from __future__ import annotations
-
 import json
 import statistics
 import sys

@@ -1,7 +1,5 @@
 """`lengthwise bench quality`: perplexity with quantized weights."""
 
-from __future__ import annotations
-
 import math
 import random
 from collections.abc import Callable, Mapping, Sequence

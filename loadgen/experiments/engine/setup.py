@@ -1,7 +1,5 @@
 """Networks to compare, and a decode step's floor: the time to read weights and live KV once."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace

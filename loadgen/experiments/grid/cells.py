@@ -1,7 +1,5 @@
 """Repeatable loads of grid and arena, and cells: machine, load, prediction."""
 
-from __future__ import annotations
-
 import math
 import random
 from collections.abc import Callable, Mapping, Sequence

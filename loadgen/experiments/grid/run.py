@@ -1,7 +1,5 @@
 """Simulates cells into a resumable file, and tabulates differences to FCFS."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace

@@ -1,7 +1,5 @@
 """Baton's tables (5.2): how long its two sets of queries take by each method, all there from the start."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

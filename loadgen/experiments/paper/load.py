@@ -1,7 +1,5 @@
 """The requests of a paper's experiments: lengths, arrivals, and how well lengths are predicted."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace

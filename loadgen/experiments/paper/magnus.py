@@ -1,7 +1,5 @@
 """Magnus's experiments (IV, Table I, Fig. 14). Figure 6 is not one: the simulated speeds are fitted to it."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace

@@ -1,7 +1,5 @@
 """Experiments beside published figures, with verdicts; and a page of sweeps."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Runs a paper's experiments; prints and saves after each. Loads no model."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """SSJF's experiments (4.2), with the numbers of requests and variations of the authors' simulator."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial

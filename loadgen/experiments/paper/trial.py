@@ -1,7 +1,5 @@
 """A point of an experiment, and strategies' simulated runs there."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import fmean

@@ -3,8 +3,6 @@
 Same arrivals under both orders; beyond: started later than the wait by arrival / (1 - x) plus one mean time of service.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass

@@ -2,8 +2,6 @@
 biases, head norms, multipliers, and layers without rotation.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from torch import nn

@@ -9,8 +9,6 @@ Rotary positions (RoFormer, 3.2.2) come from a table by the network's own rotary
     rotated head         [a b] -> [a b] * [cos cos] + [b a] * [-sin sin]
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """A request's body: in time, bounded, and JSON of the schema."""
 
-from __future__ import annotations
-
 import asyncio
 import re
 import zlib

@@ -2,8 +2,6 @@
 where they would change an answer.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from itertools import chain
 from typing import Annotated, Any, TypeVar, get_type_hints

@@ -1,7 +1,5 @@
 """Ignored parts of a body, named in a response header."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Container
 from contextvars import ContextVar

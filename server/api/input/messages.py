@@ -1,7 +1,5 @@
 """The bodies of Anthropic's POST /v1/messages and /v1/messages/count_tokens, and the chats that they stand for."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import groupby
 from typing import Annotated, Any, Literal

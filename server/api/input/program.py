@@ -1,7 +1,5 @@
 """Signs of the program that sent a call, from body and headers; without a tokenizer, for server and gateway."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping
 from hashlib import blake2b

@@ -1,7 +1,5 @@
 """Promises that a call asks for, in its body or a header, and moments as clients read them."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Mapping
 from typing import Any

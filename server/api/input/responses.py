@@ -1,7 +1,5 @@
 """The body of OpenAI's POST /v1/responses, and the chat that it stands for."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Literal
 

@@ -2,8 +2,6 @@
 are in output/wanted.py and prompts.py.
 """
 
-from __future__ import annotations
-
 from datetime import datetime
 from typing import Annotated, Literal
 

@@ -2,8 +2,6 @@
 client's error; each schema in a Lark grammar stands by itself, which keeps its references valid.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping
 from operator import attrgetter

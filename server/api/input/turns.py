@@ -1,7 +1,5 @@
 """Messages -> turns for chat templates; earlier turns may hold anything readable."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from typing import Any

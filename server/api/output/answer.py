@@ -2,8 +2,6 @@
 answers are items, texts and calls, that open, grow and close.
 """
 
-from __future__ import annotations
-
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence

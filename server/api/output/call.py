@@ -1,7 +1,5 @@
 """One client's call: its requests begin together, and none survives its end, failure or disconnection."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress

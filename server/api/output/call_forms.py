@@ -1,7 +1,5 @@
 """Forms in which models write tool calls, keeping the arguments' bytes."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping

@@ -1,7 +1,5 @@
 """OpenAI's chat completions, whole and streamed."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from enum import StrEnum
 from itertools import groupby

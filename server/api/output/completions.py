@@ -1,7 +1,5 @@
 """OpenAI's completions, whole and streamed, and what chat completions share: indexed choices, and [DONE]."""
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate

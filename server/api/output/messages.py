@@ -1,7 +1,5 @@
 """Anthropic's messages, whole and streamed, and its errors."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, TypeAlias
 

@@ -2,8 +2,6 @@
 reports only whole calls.
 """
 
-from __future__ import annotations
-
 import re
 import secrets
 from collections.abc import Iterable, Iterator

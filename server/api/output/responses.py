@@ -1,7 +1,5 @@
 """OpenAI's responses, whole and as typed events."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import count

@@ -1,7 +1,5 @@
 """`lengthwise doctor`: what would keep `lengthwise serve` from starting; checks raise UserError with the remedy."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Mapping
 

@@ -1,7 +1,5 @@
 """`lengthwise models`: the catalog's models."""
 
-from __future__ import annotations
-
 import argparse
 import sys
 from collections.abc import Sequence

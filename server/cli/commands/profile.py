@@ -1,7 +1,5 @@
 """`lengthwise profile`: measures this machine (composition/profiling.py)."""
 
-from __future__ import annotations
-
 import os
 from dataclasses import dataclass
 from functools import partial

@@ -1,7 +1,5 @@
 """Commands that start servers: `serve`, `run`, `ray` and `gateway`, with late imports of torch, aiohttp and ray."""
 
-from __future__ import annotations
-
 import argparse
 import os
 import secrets

@@ -1,7 +1,5 @@
 """`lengthwise strategy new NAME`: the two files of a strategy outside the tree."""
 
-from __future__ import annotations
-
 import keyword
 import os
 import re

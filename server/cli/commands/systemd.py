@@ -3,8 +3,6 @@
 are read).
 """
 
-from __future__ import annotations
-
 import secrets
 import shutil
 import subprocess

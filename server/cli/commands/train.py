@@ -1,7 +1,5 @@
 """`lengthwise train`: trains a length predictor."""
 
-from __future__ import annotations
-
 import argparse
 from dataclasses import dataclass
 from pathlib import Path
