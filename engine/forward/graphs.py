@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from engine.kv.arena import KvArena
-from engine.transfer import Staging
+from engine.transfer import Staging, send
 from models.network.attention import Runs, VarlenAttention, flash_attention
 from models.network.decoder.decoder import Decoder
 from models.network.loader import LoadedModel
@@ -70,7 +70,7 @@ class DecodeStep:
         self._written = None
         if written == (live, arena.layout, arena.end - 1):
             self._inputs[self.rows : self.rows + live] += 1
-            self._inputs[:live] = tokens if isinstance(tokens, Tensor) else torch.tensor(tokens)
+            self._inputs[:live] = tokens if isinstance(tokens, Tensor) else send(tokens, self._inputs.device)
         else:
             self._write(live, tokens)
         if self._replay is None:

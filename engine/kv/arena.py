@@ -24,6 +24,7 @@ from torch import Tensor
 
 from engine.kv.memory import copy_rows, copy_runs, zeros
 from engine.kv.row_kv import RowKv, to_host
+from engine.transfer import send
 from models.network.attention import has_flash, multiplies_batches, reads_whole_pitch
 from models.network.kv_adapter import KvCells, KvShape
 
@@ -89,7 +90,7 @@ class KvArena:
         """Noted when it is read, as attention by runs needs none."""
         if self._stale:
             columns = torch.arange(self.pitch, device=self.shape.device)
-            origins = torch.tensor(self.origins, device=self.shape.device)[:, None]
+            origins = send(self.origins, self.shape.device)[:, None]
             self._flat_valid.zero_()
             self._valid[: self.live] = (columns >= origins) & (columns < self.end)
             self._stale = False
