@@ -88,16 +88,17 @@ class KvArena:
     @property
     def valid(self) -> Tensor:
         """Noted when it is read, as attention by runs needs none."""
-        if self._stale:
-            columns = torch.arange(self.pitch, device=self.shape.device)
-            origins = send(self.origins, self.shape.device)[:, None]
-            self._flat_valid.zero_()
-            self._valid[: self.live] = (columns >= origins) & (columns < self.end)
-            self._stale = False
-        elif self._filled < self.end:
-            self._valid[: self.live, self._filled : self.end] = True
-        self._filled = self.end
-        return self._valid
+        with torch.inference_mode():  # as buffers may have been taken in it
+            if self._stale:
+                columns = torch.arange(self.pitch, device=self.shape.device)
+                origins = send(self.origins, self.shape.device)[:, None]
+                self._flat_valid.zero_()
+                self._valid[: self.live] = (columns >= origins) & (columns < self.end)
+                self._stale = False
+            elif self._filled < self.end:
+                self._valid[: self.live, self._filled : self.end] = True
+            self._filled = self.end
+            return self._valid
 
     @property
     def keys(self) -> Tensor:

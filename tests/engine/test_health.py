@@ -354,9 +354,14 @@ def test_a_proof_has_the_shape_of_what_failed(tiny_text: Text, action: Action, e
     assert len({spec.row_id for spec in proof} - {row.row_id for row in rows}) == 2
 
 
+def list_executors() -> set[threading.Thread]:
+    return {thread for thread in threading.enumerate() if thread.name == "executor-0"}
+
+
 def test_a_lack_of_memory_that_a_thread_keeps_is_left_with_it(bench: Bench, tiny_model: LoadedModel) -> None:
     """oneDNN's code generator refuses what is new for good in a thread in which memory was short once."""
     unwell: set[threading.Thread] = set()
+    before = list_executors()
 
     def fail(store: KvStore, logits: Tensor) -> Tensor:
         if bench.fault.on:
@@ -373,7 +378,7 @@ def test_a_lack_of_memory_that_a_thread_keeps_is_left_with_it(bench: Bench, tiny
     while len(ends(told)) < 3:
         told += bench.until(lambda report: bool(ends([report])))
     assert len(unwell) == 1 and set(ends(told).values()) == {FinishReason.LENGTH}
-    assert bench.executor.alive and sum(thread.name == "executor-0" for thread in threading.enumerate()) == 2
+    assert bench.executor.alive and len(list_executors() - before) == 1 and before <= list_executors()
 
 
 def test_the_row_of_a_proof_is_no_request(tiny_model: LoadedModel, tiny_text: Text) -> None:

@@ -231,7 +231,7 @@ def test_a_step_takes_two_dozen_operations_a_layer(tmp_path: Path, tiny_text: Te
         batch.step()
     assert seen.counts["mkldnn._linear_pointwise.default"] == 2 * layers + 1
     assert seen.counts["mkldnn._linear_pointwise.binary"] == 2 * layers
-    assert seen.counts.total() <= 24 * layers + 20
+    assert seen.counts.total() <= 24 * layers + 30
 
 
 PARTS = {"turn": turn, "multiply_gate": multiply_gate}

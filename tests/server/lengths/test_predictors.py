@@ -1,7 +1,6 @@
 """The length predictor put together: flags, a light process, a journal, learning, and how all of it ends."""
 
 import asyncio
-import multiprocessing
 import os
 import signal
 from collections.abc import AsyncIterator, Callable
@@ -32,6 +31,7 @@ from server.lengths.predictors import KINDS, fetch_predictor, open_lengths, open
 from server.lengths.process import Make
 from tests.scheduler.length.examples import linear
 from tests.server.lengths import light_predictor
+from tests.server.lengths.processes import list_predictors
 
 pytestmark = pytest.mark.usefixtures("cache")
 
@@ -101,7 +101,7 @@ async def test_without_a_forest_earlier_answers_are_the_guess_and_features_kept(
         ("tiny", "history", 7),
     ]
     assert [len(one.features) for one in entries] == [FEATURES, FEATURES]
-    assert multiprocessing.active_children() == []
+    assert list_predictors() == []
 
 
 @pytest.mark.parametrize(("cache_size", "cached"), [(0, []), (8, ["1"])])
@@ -179,7 +179,7 @@ async def own_lengths(config: ServeConfig, context: PredictorContext = OWN) -> A
     own = replace(config, strategy="lengthwise")
     async with open_predictor(own) as process, AsyncExitStack() as stack:
         lengths = await open_lengths(stack, own, process, MonotonicClock(), context)
-        assert process is None and multiprocessing.active_children() == []
+        assert process is None and list_predictors() == []
         yield lengths
 
 
@@ -229,7 +229,7 @@ async def test_a_failing_default_is_told_once_and_all_go_on(
 async def test_when_the_process_is_killed_requests_go_on_and_another_takes_over(config: ServeConfig) -> None:
     async with lengths_of(config) as lengths:
         assert (await serve(lengths)).features
-        (child,) = (one for one in multiprocessing.active_children() if one.name == "length predictor")
+        (child,) = list_predictors()
         assert child.pid is not None
         os.kill(child.pid, signal.SIGKILL)
         child.join()
@@ -237,7 +237,7 @@ async def test_when_the_process_is_killed_requests_go_on_and_another_takes_over(
         assert (broken.source, broken.features) == (Source.HISTORY, ())
         assert lengths.front is not None and lengths.front.failures == 1
         assert (await serve(lengths)).features
-    assert multiprocessing.active_children() == []
+    assert list_predictors() == []
 
 
 async def test_a_process_that_cannot_start_stops_nobody(config: ServeConfig, caplog: pytest.LogCaptureFixture) -> None:
@@ -274,7 +274,7 @@ async def test_where_nobody_predicts_requests_are_recorded_all_the_same(config: 
         request = Request(0, (1, 2), PARAMS, Times(0.0, end=1.0), generated=5)
         lengths.note(request, QUERY, None, nobody_hears)
         lengths.on_end(request, FinishReason.STOP, 1.0)
-        assert multiprocessing.active_children() == []
+        assert list_predictors() == []
     assert [(one.predicted, one.generated) for one in journalled(cache)] == [(None, 5)]
 
 

@@ -1,7 +1,6 @@
 """The predictor's process: what its worker answers, and a real process that is asked, taught, killed and closed."""
 
 import asyncio
-import multiprocessing
 import os
 import signal
 import subprocess
@@ -27,6 +26,7 @@ from tests.models import tiny_embedder
 from tests.scheduler.length.examples import answers, linear, wordless
 from tests.server.lengths import light_predictor
 from tests.server.lengths.light_predictor import FakeEmbedder
+from tests.server.lengths.processes import list_predictors
 
 ROOT = Path(__file__).parents[3]
 QUERIES = (LengthQuery("a b", "c d", 40, 100), LengthQuery("a b", "e", 5, 100))
@@ -90,7 +90,7 @@ async def test_a_real_embedder_works_and_gives_way(setup: Setup, tmp_path_factor
     folder = tiny_embedder.build(tmp_path_factory.mktemp("embedder"))
     with closing(PredictorProcess(replace(setup, folder=folder))) as process:
         await process.start()
-        (child,) = (one for one in multiprocessing.active_children() if one.name == "length predictor")
+        (child,) = list_predictors()
         assert child.pid is not None
         own, its = (os.getpriority(os.PRIO_PROCESS, pid) for pid in (0, child.pid))
         assert its == min(19, own + PREDICTOR_NICENESS)
@@ -104,7 +104,7 @@ def test_work_that_is_nice_brings_its_result_or_the_reason_why_there_is_none() -
         assert niced.submit(niced.run, light_predictor.divide, examples, 2).result() == (min(19, os.nice(0) + 7), 4.0)
         with pytest.raises(ProcessFailed, match="no forest could be grown: ZeroDivisionError"):
             niced.run(light_predictor.divide, examples, 0)
-    assert multiprocessing.active_children() == []
+    assert list_predictors() == []
 
 
 def test_work_is_given_up_at_the_end_also_while_its_process_is_being_started() -> None:
@@ -155,19 +155,19 @@ async def test_the_process_learns_comes_back_after_a_kill_and_ends(setup: Setup)
         while (await process.estimate(QUERIES))[0].distribution is None:
             await asyncio.sleep(0)
 
-        (child,) = (one for one in multiprocessing.active_children() if one.name == "length predictor")
+        (child,) = list_predictors()
         assert child.pid is not None
         os.kill(child.pid, signal.SIGKILL)
         with pytest.raises(ProcessFailed, match="process is gone"):
             while True:  # it may still have answered one
                 await process.estimate(QUERIES)
         assert (await process.estimate(QUERIES))[0].distribution is not None
-    assert multiprocessing.active_children() == []
+    assert list_predictors() == []
 
 
 def stop_predictor() -> int:
     """Stop the process that predicts, as SIGSTOP does; returns its number."""
-    (child,) = (one for one in multiprocessing.active_children() if one.name == "length predictor")
+    (child,) = list_predictors()
     assert child.pid is not None
     os.kill(child.pid, signal.SIGSTOP)
     return child.pid
