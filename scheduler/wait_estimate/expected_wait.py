@@ -160,9 +160,9 @@ class ExpectedWait:
 
     def _lengths(self, request: Request) -> tuple[float, float]:
         """Median and high end."""
-        known, most = request.distribution, request.sampling.max_tokens
+        known, least, most = request.distribution, request.sampling.min_tokens, request.sampling.max_tokens
         if known is not None:
-            return min(most, known.quantile(0.5)), min(most, known.quantile(COVERAGE))
+            return max(least, min(most, known.quantile(0.5))), max(least, min(most, known.quantile(COVERAGE)))
         middle = self._remaining(request)
         return middle, min(most, middle * UNKNOWN_FACTOR)
 
@@ -231,10 +231,10 @@ class ExpectedWait:
 
 def length_interval(request: Request) -> tuple[float, float, float] | None:
     """Low end, median and high end; None without a distribution."""
-    known, most = request.distribution, request.sampling.max_tokens
+    known, least, most = request.distribution, request.sampling.min_tokens, request.sampling.max_tokens
     if known is None:
         return None
-    low, middle, high = (min(most, known.quantile(share)) for share in SHARES)
+    low, middle, high = (max(least, min(most, known.quantile(share))) for share in SHARES)
     return low, middle, high
 
 

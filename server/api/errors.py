@@ -104,8 +104,8 @@ def unpromised(error: Unpromised, promised: float, now: float) -> ApiError:
     if error.by is None:
         headers, hint = {"Retry-After": "1"}, "nothing is measured yet"
     else:
-        nearest = write_time(error.by - now)
-        headers, hint = {"Retry-After": str(max(1, ceil(error.by - promised))), BY: nearest}, f"{nearest} could be"
+        nearest, later = write_time(error.by - now), error.by - max(promised, now)
+        headers, hint = {"Retry-After": str(max(1, ceil(later))), BY: nearest}, f"{nearest} could be"
     return ApiError(503, f"{error}: {hint}", param="promise", code="promise_refused", headers=headers)
 
 

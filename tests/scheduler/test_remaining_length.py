@@ -1,11 +1,14 @@
 """Tokens that are still to come of an answer, by hand."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from scheduler.length.prediction import LengthDistribution
 from scheduler.remaining_length import Calibration, remaining_length
 from scheduler.request import Request
+from scheduler.wait_estimate.expected_wait import length_interval
 from tests.scheduler.fakes import request
 
 TWO = LengthDistribution.of(np.array([2, 6], dtype=np.float32), np.ones(2, dtype=np.float32))
@@ -27,6 +30,15 @@ def test_without_a_distribution_it_is_the_rest_of_the_prediction(predicted: floa
     one = request()
     one.predicted_length, one.generated = predicted, generated
     assert remaining_length(one) == left
+
+
+@pytest.mark.parametrize(("generated", "left"), [(0, 7.0), (3, 4.0), (7, 1.0)])
+def test_it_is_no_less_than_what_was_asked_for_at_least(generated: int, left: float) -> None:
+    one = request()
+    one.sampling = replace(one.sampling, min_tokens=7)
+    one.distribution, one.generated = TWO, generated
+    assert remaining_length(one) == left
+    assert length_interval(one) == (7, 7, 7)
 
 
 def test_one_that_outlived_its_distribution_is_a_token_from_its_end() -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from scheduler.dispatcher import Known
+from scheduler.request import COVERAGE
 from server.api.errors import invalid
 from server.api.input.schema import Promise
 
@@ -19,7 +20,7 @@ def read_header(headers: Mapping[str, str]) -> Promise | None:
         return None
     try:
         return msgspec.json.decode(headers[HEADER], type=Promise)
-    except (msgspec.MsgspecError, RecursionError) as error:
+    except (msgspec.MsgspecError, RecursionError, UnicodeError) as error:
         raise invalid(HEADER, str(error)) from None
 
 
@@ -35,6 +36,7 @@ def ask_for(promise: Promise, arrival: float, now: float) -> Known:
     """On the dispatcher's clock; raises ApiError 400."""
     if (promise.by is None) == (promise.within_ms is None):
         raise invalid("promise", "give either by or within_ms")
+    coverage = COVERAGE if promise.coverage is None else promise.coverage
     if promise.by is not None:
-        return Known(promised=now + promise.by.timestamp() - time.time(), coverage=promise.coverage)
-    return Known(promised=arrival + (promise.within_ms or 0.0) / 1000, coverage=promise.coverage)
+        return Known(promised=now + promise.by.timestamp() - time.time(), coverage=coverage)
+    return Known(promised=arrival + (promise.within_ms or 0.0) / 1000, coverage=coverage)

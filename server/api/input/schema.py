@@ -9,7 +9,6 @@ import msgspec
 from msgspec import Meta
 
 from models.network.generation_config import MinP, RepetitionPenalty, Temperature, TokenCount, TopK, TopP
-from scheduler.request import COVERAGE
 from server.api.input.fields import ABSENT, Foreign
 
 MAX_CHOICES = 256  # `n` times the prompts
@@ -126,7 +125,7 @@ class Promise(msgspec.Struct, frozen=True):
 
     by: Annotated[datetime, Meta(tz=True)] | None = None
     within_ms: Deadline | None = None  # milliseconds after arrival
-    coverage: Annotated[float, Meta(ge=0.5, le=0.99)] = COVERAGE
+    coverage: Annotated[float, Meta(ge=0.5, le=0.99)] | None = None
 
 
 class GenerationBody(OtherWords, frozen=True, kw_only=True):

@@ -65,6 +65,7 @@ async def test_a_promise_that_can_be_kept_is_given_and_any_other_refused_with_th
     status, reply, headers = await asked(within_ms=60_000)
     assert status == 503 and BY not in headers and "nothing is measured yet" in str(reply)
     await measured(live)
+    assert (await asked(within_ms=60_000, coverage=None))[2]["x-lengthwise-coverage"] == str(COVERAGE)
     status, _, headers = await asked(within_ms=60_000, coverage=0.9)
     assert (status, headers["x-lengthwise-coverage"]) == (200, "0.9")
     assert live.dispatcher.submitted[-1].promised is not None
@@ -76,6 +77,8 @@ async def test_a_promise_that_can_be_kept_is_given_and_any_other_refused_with_th
     status, reply, headers = await asked(within_ms=0.001)
     assert status == 503 and headers["Retry-After"] == "1" and len(live.dispatcher.submitted) == count
     assert moment(headers[BY]) > later - timedelta(minutes=2) and headers[BY] in str(reply)
+    status, _, headers = await asked(by="2020-01-01T00:00:00Z")
+    assert status == 503 and int(headers["Retry-After"]) < 60, "from now, not from what has passed"
 
 
 @pytest.mark.parametrize(
@@ -96,8 +99,9 @@ async def test_a_promise_that_cannot_be_read_is_refused(live: Live, promise: dic
     ):
         assert status == 400 and fault in reply["error"]["message"]
         assert reply["error"]["param"] in ("promise", HEADER)
-    status, reply, _ = await ask(live, CHAT, chat_body(), **{HEADER: "soon"})
-    assert (status, reply["error"]["param"]) == (400, HEADER)
+    for text in ("soon", "\udcff"):  # no JSON; no UTF-8
+        status, reply, _ = await ask(live, CHAT, chat_body(), **{HEADER: text})
+        assert (status, reply["error"]["param"]) == (400, HEADER)
 
 
 async def test_a_gateway_tells_promises_and_refuses_those_that_it_cannot_keep() -> None:
