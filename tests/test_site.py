@@ -23,6 +23,7 @@ def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
     pages = tmp_path / "pages"
     shutil.copytree(ROOT / "docs", pages / "docs")
     shutil.copytree(ROOT / "server/deploy", pages / "server/deploy")
+    shutil.copytree(ROOT / "findings", pages / "findings")
     for path in (*ROOT.glob("*.md"), ROOT / "CITATION.cff", ROOT / "LICENSE"):
         shutil.copy(path, pages)
     shutil.copy(CONFIG, tmp_path)
