@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
+from typing import Any
 
 import psutil
 import torch
@@ -164,28 +165,22 @@ def describe_device(device: torch.device) -> dict[str, object]:
 
 def llama_8b(layers: int) -> LlamaConfig:
     """Llama 3.1 8B's sizes (32 layers), but for its context."""
-    return LlamaConfig(
-        vocab_size=128256,
-        hidden_size=4096,
-        intermediate_size=14336,
-        num_hidden_layers=layers,
-        num_attention_heads=32,
-        num_key_value_heads=8,
-        max_position_embeddings=32768,
-    )
+    return _make_llama(layers, hidden_size=4096, intermediate_size=14336)
 
 
 def llama_1b(layers: int) -> LlamaConfig:
     """Llama 3.2 1B's sizes (16 layers)."""
+    return _make_llama(layers, hidden_size=2048, intermediate_size=8192, tie_word_embeddings=True)
+
+
+def _make_llama(layers: int, **sizes: Any) -> LlamaConfig:
     return LlamaConfig(
         vocab_size=128256,
-        hidden_size=2048,
-        intermediate_size=8192,
         num_hidden_layers=layers,
         num_attention_heads=32,
         num_key_value_heads=8,
         max_position_embeddings=32768,
-        tie_word_embeddings=True,
+        **sizes,
     )
 
 
