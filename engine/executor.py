@@ -59,7 +59,7 @@ class Executor:
     def post(self, command: Command) -> None:
         self._inbox.put(command)
 
-    def withdraw(self) -> tuple[Command, ...]:
+    def reclaim(self) -> tuple[Command, ...]:
         """Take back commands of a lost thread, which loses access to swapped rows."""
         self._table.leave_store()
         commands: list[Command] = []

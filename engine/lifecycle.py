@@ -217,7 +217,7 @@ class Lifecycle(Generic[RowT]):
                     self.table.join(best)
                 elif (running := list(self.device.batch.rows)) and all(row.ended for row in running):
                     for row in running:
-                        self.table.forget(row)
+                        self.table.remove(row)
                 else:
                     self.device.fetch(best)  # it joins next
                     return
@@ -275,7 +275,7 @@ class Lifecycle(Generic[RowT]):
     def _swap_out_worst(self) -> None:
         worst = max(self.device.batch.rows, key=lambda row: row.rank)
         if worst.ended:
-            self.table.forget(worst)
+            self.table.remove(worst)
         else:
             self.table.swap_out(worst)
 

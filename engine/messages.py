@@ -202,7 +202,7 @@ class StepReport:
     begun: tuple[RowId, ...] = ()  # prefill
     handed_back: tuple[HandedBack, ...] = ()
     tally: StepStats = StepStats()
-    extracted: tuple[RowId, ...] = ()  # swapped to host
+    swapped_out: tuple[RowId, ...] = ()  # swapped to host
     made: float = field(default_factory=time.monotonic, compare=False)  # time.monotonic
 
 

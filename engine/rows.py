@@ -58,7 +58,7 @@ class RowTable(Generic[RowT]):
     def clear(self) -> None:
         self.updates: list[RowUpdate] = []
         self.begun: tuple[RowId, ...] = ()  # prefill
-        self.extracted: tuple[RowId, ...] = ()  # to host
+        self.swapped_out: tuple[RowId, ...] = ()  # to host
         self.tally = StepStats()
 
     def take_handed_back(self) -> tuple[HandedBack, ...]:
@@ -77,7 +77,7 @@ class RowTable(Generic[RowT]):
             begun=self.begun,
             handed_back=self.take_handed_back(),
             tally=self.tally,
-            extracted=self.extracted,
+            swapped_out=self.swapped_out,
         )
 
     def carry_out(self, command: Admit | Pause | Cancel) -> None:
@@ -149,7 +149,7 @@ class RowTable(Generic[RowT]):
         self.updates += outcome.updates
         for row in [self.rows[update.row_id] for update in outcome.updates if update.finish_reason is not None]:
             if row.group is not self.closed:
-                self.forget(row)
+                self.remove(row)
         self._dissolve()
         for row, error in outcome.failures:
             self.fail([row], error)
@@ -159,7 +159,7 @@ class RowTable(Generic[RowT]):
         for row_id in row_ids:
             self._store.take(row_id)
             if row_id in self.rows:
-                self.forget(self.rows[row_id])
+                self.remove(self.rows[row_id])
 
     def pause(self, row_ids: Iterable[RowId]) -> None:
         """In the next report; ended and unknown ids are ignored."""
@@ -173,7 +173,7 @@ class RowTable(Generic[RowT]):
         """Or hand back without room."""
         if self._save(row):
             self.stage(row)
-            self.extracted += (row.row_id,)
+            self.swapped_out += (row.row_id,)
         else:
             self.hand_back([row], Cause.OVERFLOW)
 
@@ -198,7 +198,7 @@ class RowTable(Generic[RowT]):
                 logging.INFO if by_client else logging.ERROR, "rows failed: %s", error, exc_info=not by_client and error
             )
         for row in failed:
-            self.forget(row, wipe=isinstance(error, RowFault) and error.wipe)
+            self.remove(row, wipe=isinstance(error, RowFault) and error.wipe)
             end, said = FinishReason.ERROR, _describe(error)
             self.updates.append(RowUpdate(row.row_id, finish_reason=end, error=said, by_client=by_client))
 
@@ -212,7 +212,7 @@ class RowTable(Generic[RowT]):
                 row.kv = None
                 dropped.add(row.row_id)
             self._store.keep(row)
-            self.forget(row)
+            self.remove(row)
         if leaving:
             row_ids = tuple(row.row_id for row in leaving)
             self._handed_back.append(HandedBack(row_ids, cause, tuple(one for one in row_ids if one in dropped)))
@@ -223,7 +223,7 @@ class RowTable(Generic[RowT]):
             return False
         return self._store.lend(row, self._device.kv_bytes(row)) and self._device.save(row)
 
-    def forget(self, row: RowT, *, wipe: bool = False) -> None:
+    def remove(self, row: RowT, *, wipe: bool = False) -> None:
         del self.rows[row.row_id]
         self._store.give_back(row.row_id)
         if row in self._device.batch.rows:
@@ -242,7 +242,7 @@ class RowTable(Generic[RowT]):
         if self.closed is not None and not any(self.open_rows()):
             group, self.closed = self.closed, None
             for row in [row for row in self.rows.values() if row.group is group]:
-                self.forget(row)
+                self.remove(row)
 
 
 def _length(row: RowT) -> int:

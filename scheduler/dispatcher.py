@@ -161,7 +161,7 @@ class Dispatcher:
     def cancel(self, request: Request) -> None:
         """Idempotent."""
         if not request.state.is_final:
-            self.table.withdraw(request)
+            self.table.cancel(request)
             self.table.end(request, State.CANCELLED, None)
             self._changed()
 
@@ -214,7 +214,7 @@ class Dispatcher:
     def dispatch(self) -> None:
         now = self.now()
         for request in self._deadlines.passed(now):
-            self.table.withdraw(request)
+            self.table.cancel(request)
             self.table.fail(request, "the deadline passed while the request waited", Failure.DEADLINE)
             self._changed()
         while any(self._assign(worker, now) for worker in self._parts.placement(self.table.serving())):
@@ -247,7 +247,7 @@ class Dispatcher:
     def abort_all(self, message: str, failure: Failure = Failure.SHUTDOWN) -> None:
         self._draining = True
         for request in (*self.table.held, *self.waiting):
-            self.table.withdraw(request)
+            self.table.cancel(request)
             if not request.state.is_final:  # else with its batch
                 self.table.fail(request, message, failure)
         self._changed()

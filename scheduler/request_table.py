@@ -111,7 +111,7 @@ class RequestTable:
             worker.requests[request.row_id] = request
             worker.assignments[request.row_id] = assignment
 
-    def withdraw(self, request: Request) -> None:
+    def cancel(self, request: Request) -> None:
         """From anywhere."""
         self._batcher.discard(request)
         if request.executor is not None:
@@ -160,7 +160,7 @@ class RequestTable:
         log.error("executor %d is gone: %s", worker.index, error)
         worker.lost = True
         worker.shape = BatchShape()
-        begun, cancelled = worker.withdraw()
+        begun, cancelled = worker.reclaim()
         lost = dict.fromkeys(worker.assignments.values())
         for assignment in lost:
             self._send_held(assignment)

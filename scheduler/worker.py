@@ -19,7 +19,7 @@ class Port(Protocol):
 
     def post(self, command: Command) -> None: ...
 
-    def withdraw(self) -> tuple[Command, ...]:
+    def reclaim(self) -> tuple[Command, ...]:
         """Not carried out by a lost executor."""
 
 
@@ -40,9 +40,9 @@ class Worker:
     def __post_init__(self) -> None:
         self.index = self.port.info.index
 
-    def withdraw(self) -> tuple[set[RowId], list[RowId]]:
+    def reclaim(self) -> tuple[set[RowId], list[RowId]]:
         """Rows to begin and cancel."""
-        commands = self.port.withdraw()
+        commands = self.port.reclaim()
         begun = {spec.row_id for one in commands if isinstance(one, Admit) for spec in one.rows}
         return begun, [row_id for one in commands if isinstance(one, Cancel) for row_id in one.row_ids]
 

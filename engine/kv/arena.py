@@ -214,7 +214,7 @@ class KvArena:
 
     def resize(self, capacity_tokens: int) -> None:
         """While no row is live; addresses change."""
-        assert not self.origins, "rows must be extracted first"
+        assert not self.origins, "rows must be swapped out first"
         self._take_anew(capacity_tokens)
 
     def open(self, joining: Sequence[int] = ()) -> int:

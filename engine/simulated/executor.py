@@ -79,7 +79,7 @@ class SimulatedExecutor:
             self._work = self._work.cut(self._now() - self._began)
             self.due = max(self._now(), self._began + self._work.seconds)
 
-    def withdraw(self) -> tuple[Command, ...]:
+    def reclaim(self) -> tuple[Command, ...]:
         commands, self._inbox = self._inbox, []
         return tuple(commands)
 
@@ -103,7 +103,7 @@ class SimulatedExecutor:
         self.due = math.inf if self._table.idle and not self._inbox else now
 
     def _begin(self) -> None:
-        for command in self.withdraw():
+        for command in self.reclaim():
             if isinstance(command, Stop):
                 self.alive = False
             else:

@@ -181,7 +181,7 @@ class ExpectedWait:
     def _iteration_seconds(self, rows: float) -> float:
         """On all executors, by the machine's prices; 0 while unknown."""
         prices, live = self._prices(), self._live()
-        if not prices.iteration or not live:
+        if not prices.fixed_seconds or not live:
             return 0.0
         return prices.seconds_per_token(rows / len(live), _slots(live) / len(live), self._find_held().tokens)
 

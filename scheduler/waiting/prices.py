@@ -25,7 +25,7 @@ class Prices:
     cell: float  # read
     square: float = 0.0  # attention
     unit: float = 1.0  # seconds
-    iteration: float = 0.0  # fixed seconds
+    fixed_seconds: float = 0.0  # of an iteration
 
     def work(self, request: Request) -> float:
         """All that is left."""
@@ -41,7 +41,7 @@ class Prices:
 
     def seconds_per_token(self, rows: float, slots: float, context: float) -> float:
         """With `rows` rows alike."""
-        return self.iteration * (1 - rows / slots) + rows * self.unit * (self.token + self.cell * context)
+        return self.fixed_seconds * (1 - rows / slots) + rows * self.unit * (self.token + self.cell * context)
 
     def attained(self, request: Request) -> float:
         """Prompt included."""

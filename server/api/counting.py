@@ -12,12 +12,12 @@ from server.api.errors import invalid
 from server.api.input import prompts as text_prompts
 from server.api.input import schema
 from server.api.input.body import decode, hold_body, read_body
-from server.api.input.fields import ABSENT
 from server.api.input.promise import ask_for, read_header
+from server.api.input.refused import ABSENT
 from server.api.input.responses import ResponsesBody
+from server.api.input.sampling import cut_header, foresee
 from server.api.output.reply import LETTERS, SHORT_FORM, Lazy, expectation_of, json_response
 from server.api.output.sse import send_reply
-from server.api.output.wanted import cut_header, foresee
 from server.api.responses import read_chat
 from server.api.served_model import DISPATCHER, MODEL, ServedModel, model_name
 from server.api.ticket import TICKET

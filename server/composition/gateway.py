@@ -32,7 +32,7 @@ from server.gateway.meta import TABLE
 from server.gateway.operations import OPERATIONS
 from server.gateway.passage import PASSAGES, ProxiedCalls
 from server.gateway.probe import check_start, watch_backends
-from server.gateway.slots import Slots
+from server.gateway.slots import InferredSlots
 from server.http.service import Service
 from server.keys import read_key_file
 from server.lengths.lengths import PredictorContext, open_recorded_lengths
@@ -64,7 +64,7 @@ async def open_gateway(config: GatewayConfig) -> AsyncIterator[Service]:
                 receive(report)
 
         backends = [
-            Backend(index, url.rstrip("/"), deliver, Slots(config.slots), passages.open, key)
+            Backend(index, url.rstrip("/"), deliver, InferredSlots(config.slots), passages.open, key)
             for index, (url, key) in enumerate(zip(config.urls, keys_of(config), strict=True))
         ]
         dispatcher = Dispatcher(

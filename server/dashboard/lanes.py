@@ -68,7 +68,7 @@ class RowTimeline:
         self._settle_ended(report, start)
         for row_id in report.begun:
             self._move(row_id, requests.get(row_id), Stage.PREFILL, start)
-        for row_id in report.extracted:
+        for row_id in report.swapped_out:
             self._move(row_id, requests.get(row_id), Stage.PAUSED, start)
         for update in report.updates:
             row = self._occupants.get(update.row_id)

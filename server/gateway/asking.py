@@ -22,7 +22,7 @@ from server.http.proxy import is_broken, passed_headers
 SALTED = PATHS | {"/v1/responses"}  # bodies may have a `cache_salt`
 
 # paths with one reading
-PLAIN = re.compile(r"(/(?!\.{1,2}(/|$))[A-Za-z0-9._~!$&'()*+,:@=-]+)+")
+PLAIN_PATH = re.compile(r"(/(?!\.{1,2}(/|$))[A-Za-z0-9._~!$&'()*+,:@=-]+)+")
 UNTYPED = frozenset({"application/octet-stream", "application/x-www-form-urlencoded"})  # none, and what curl -d sends
 SESSION = web.AppKey("session", aiohttp.ClientSession)
 BACKENDS = web.AppKey("backends", Backends)
@@ -80,7 +80,7 @@ def plain_path(request: web.Request) -> str:
     path, matched = request.rel_url.path, request.rel_url.path_safe
     if matched.startswith("/v1/models/"):
         matched = matched.replace("%2F", "/")  # hub ids contain one
-    if path != matched or not PLAIN.fullmatch(path) or not request.rel_url.raw_query_string.isascii():
+    if path != matched or not PLAIN_PATH.fullmatch(path) or not request.rel_url.raw_query_string.isascii():
         message = "write it without empty, . or .. segments, and without escapes, backslashes or semicolons"
         raise ApiError(400, f"the path {request.rel_url.raw_path!r} has several readings: {message}")
     return path

@@ -27,7 +27,7 @@ from engine.messages import (
 )
 from scheduler.request import Request
 from server.gateway.health import Health
-from server.gateway.slots import Slots
+from server.gateway.slots import InferredSlots
 
 log = logging.getLogger(__name__)
 
@@ -59,7 +59,7 @@ class Backend:
     index: int
     url: str  # API base, as http://127.0.0.1:8001/v1
     deliver: Deliver
-    slots: Slots
+    slots: InferredSlots
     calls: dict[RowId, Waiting]  # of the whole gateway
     key: str | None = None  # bearer token; None for the client's
     alive: bool = True
@@ -105,7 +105,7 @@ class Backend:
                     if (call := self.calls.get(row_id)) is not None:
                         call.leave()
 
-    def withdraw(self) -> tuple[Command, ...]:
+    def reclaim(self) -> tuple[Command, ...]:
         """Nothing: posts take effect at once."""
         return ()
 

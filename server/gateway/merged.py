@@ -10,7 +10,7 @@ from server.gateway.meta import CallMeta
 
 PATHS = frozenset({"/v1/chat/completions", "/v1/completions"})
 
-HARMLESS = frozenset(
+KNOWN_FIELDS = frozenset(
     {
         *("model", "messages", "prompt", "suffix", "max_tokens", "max_completion_tokens", "min_tokens", "ignore_eos"),
         *("temperature", "top_p", "top_k", "min_p", "seed", "stop", "stop_token_ids", "n", "logit_bias", "stream"),
@@ -35,7 +35,7 @@ def as_stream(path: str, meta: CallMeta, body: bytes) -> bytes | None:
     if path not in PATHS or meta.stream not in (None, False):
         return None
     fields = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
-    if not fields.keys() <= HARMLESS:
+    if not fields.keys() <= KNOWN_FIELDS:
         return None
     options = {"stream": True, "stream_options": {"include_usage": True}}
     return msgspec.json.encode(fields | {name: msgspec.Raw(orjson.dumps(one)) for name, one in options.items()})

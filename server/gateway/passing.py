@@ -19,10 +19,10 @@ from server.api.errors import ApiError, invalid
 from server.api.input.body import LARGE, check_parts, hold_body
 from server.api.input.program import PROGRAMS, read_signs
 from server.api.input.promise import ask_for, read_field, read_header
+from server.api.input.sampling import length_scope
 from server.api.limits import LIMITS
 from server.api.operation import OPERATION
 from server.api.output.reply import SHORT_FORM, expectation_of, headers_of, json_response
-from server.api.output.wanted import length_scope
 from server.api.register import CALL, REGISTER, Record
 from server.api.served_model import DISPATCHER, LENGTHS
 from server.api.ticket import TICKET, check_tokens, submit

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider
 
 ANY = "*"
-HARMLESS = frozenset({"GET", "HEAD", "OPTIONS"})
+SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 FOREIGN = frozenset({"cross-site", "same-site"})  # Sec-Fetch-Site, set by browsers only
 EXPOSED = "x-request-id, Retry-After, retry-after-ms"  # readable by pages
 REMEMBERED = "600"  # seconds of preflight caching
@@ -122,7 +122,7 @@ async def guard(request: web.Request, handler: Handler) -> web.StreamResponse:
         check_host(front.hosts, request.headers.get("Host", ""))
     if origin is not None:
         asks = request.method == "OPTIONS" and "Access-Control-Request-Method" in request.headers
-        calls = request.method not in HARMLESS and _foreign(request, origin)
+        calls = request.method not in SAFE_METHODS and _foreign(request, origin)
         if (asks or calls) and not _allows(front.settings, origin):
             message = "pages of this origin may not call this server; --allowed-origins names those that may"
             raise ApiError(403, message, code="origin_not_allowed")

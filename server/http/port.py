@@ -59,7 +59,7 @@ def publish(path: Path, mode: str | None = None) -> None:
     _provisional(path).rename(path)
 
 
-def withdraw(path: Path) -> None:
+def unpublish(path: Path) -> None:
     _provisional(path).unlink(missing_ok=True)
 
 

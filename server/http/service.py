@@ -57,10 +57,10 @@ class FilesPlace:
 
 @dataclass(frozen=True, slots=True)
 class HostMachine:
-    """Conditions and known prices, if any."""
+    """Conditions and, if known, the model of its speed."""
 
     conditions: Conditions
-    prices: Bilinear | None
+    model: Bilinear | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -115,8 +115,8 @@ class MetricsCollector:
             self._observe("vllm:iteration_tokens_total", tally.prompt + tally.generated)
         if report.seconds and not tally.prompt and tally.generated:
             self._observe("lengthwise:batch_rows", tally.generated + tally.invalid)
-        if report.extracted:
-            self._add("vllm:num_preemptions", len(report.extracted))
+        if report.swapped_out:
+            self._add("vllm:num_preemptions", len(report.swapped_out))
         for back in report.handed_back:
             kept = len(back.row_ids) - len(back.dropped)
             self._add("lengthwise:handed_back_rows", kept, cause=back.cause, kv="kept")

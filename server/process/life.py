@@ -28,7 +28,7 @@ from server.batches.batches import stop_batches
 from server.config import FrontConfig
 from server.http.front import OPEN, Front, build_front, reload_on_hangup
 from server.http.listener import Listener, raise_file_limit, require_c_parser
-from server.http.port import address_of, explain, is_public, publish, taken, withdraw
+from server.http.port import address_of, explain, is_public, publish, taken, unpublish
 from server.http.service import HostMachine, Service, build_app
 from server.observe import logs
 from server.process.loop_watchdog import watch_loop
@@ -120,7 +120,7 @@ async def _until_end(
 
 def _leave_loading(config: FrontConfig) -> None:
     if config.uds is not None:
-        withdraw(config.uds)
+        unpublish(config.uds)
     _leave_at_once(0)
 
 
@@ -228,7 +228,7 @@ def _weights(machine: HostMachine) -> str:
 
 def _speed(machine: HostMachine, slots: int) -> str:
     """Decode tokens/s by learned prices, for one request and for all slots of an executor."""
-    if machine.prices is None:
+    if machine.model is None:
         return "not known yet; it is learned from what is served"
-    alone, full = (rows / machine.prices.iteration(rows, TYPICAL_TOKENS) for rows in (1, slots))
+    alone, full = (rows / machine.model.iteration(rows, TYPICAL_TOKENS) for rows in (1, slots))
     return f"about {alone:.0f} tokens/s for one request, {full:.0f} for {slots} together, as served here before"

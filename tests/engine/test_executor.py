@@ -254,7 +254,7 @@ def test_orders_that_were_not_taken_up_are_given_back(bench: Bench) -> None:
     commands = Admit((spec(1),)), Cancel((0,))
     for command in commands:
         bench.executor.post(command)
-    assert bench.executor.withdraw() == commands and bench.executor.withdraw() == ()
+    assert bench.executor.reclaim() == commands and bench.executor.reclaim() == ()
     bench.executor.post(Stop())
     go_on.set()
     bench.executor.stop(PATIENCE)

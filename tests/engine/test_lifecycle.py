@@ -196,6 +196,6 @@ def test_a_row_that_is_taken_out_is_told_in_the_turn_in_which_it_leaves(
     told = []
     while not lifecycle.table.idle:
         lifecycle.turn()
-        told += [f"out {row_id}" for row_id in lifecycle.table.extracted]
+        told += [f"out {row_id}" for row_id in lifecycle.table.swapped_out]
     assert told == [event for event in batch.log if event.startswith("out")]
     assert told

@@ -114,11 +114,11 @@ def test_rows_that_outgrow_the_empty_device_fail_one_by_one_and_alike(make: Make
 def test_rows_taken_out_of_the_batch_are_reported(make: MakeTwin) -> None:
     twin = make(40, 4, 0)
     twin.admit([spec(0, 8, 20), spec(1, 8, 20)], BatchPolicy())
-    extracted: list[RowId] = []
+    swapped_out: list[RowId] = []
     while not twin.table.idle:
         twin.step()
-        extracted += twin.table.extracted
-    assert extracted == [1]
+        swapped_out += twin.table.swapped_out
+    assert swapped_out == [1]
 
 
 def test_a_row_for_which_host_memory_is_too_small_is_handed_back_to_be_read_again(make: MakeTwin) -> None:

@@ -61,7 +61,7 @@ class FakePort:
     def post(self, command: Command) -> None:
         self.posted.append(command)
 
-    def withdraw(self) -> tuple[Command, ...]:
+    def reclaim(self) -> tuple[Command, ...]:
         return self.untaken
 
     def take(self) -> list[Command]:

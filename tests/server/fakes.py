@@ -185,7 +185,7 @@ class PlayedExecutor:
                 for play in [self._plays.pop(row_id) for row_id in row_ids if row_id in self._plays]:
                     play.cancel()
 
-    def withdraw(self) -> tuple[Command, ...]:
+    def reclaim(self) -> tuple[Command, ...]:
         return ()
 
     async def _play(self, row: RowSpec) -> None:

@@ -10,8 +10,8 @@ from msgspec import Meta
 from models.network.generation_config import Temperature, TokenCount, TopK, TopP
 from server.api.errors import invalid
 from server.api.input import schema as chat
-from server.api.input.fields import ABSENT, is_given, refuse_asked, required
 from server.api.input.ignored import ignore, is_own
+from server.api.input.refused import ABSENT, is_given, refuse_asked, required
 from server.api.input.turns import join_content, join_past, read_past
 
 

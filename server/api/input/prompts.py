@@ -14,7 +14,7 @@ from engine.sampling.grammar import Compiled
 from models.errors import TextError
 from scheduler.length.features import LengthQuery
 from server.api.errors import ApiError, invalid
-from server.api.input.fields import refuse_foreign
+from server.api.input.refused import refuse_foreign
 from server.api.input.schema import MAX_CHOICES, ChatBody, CompletionBody, TextBody
 from server.api.input.structured import NO_FORM, constraint, form_of
 from server.api.input.tools import NO_TOOLS, Toolbox, Turn, join_turns, plain_turns, toolbox

@@ -1,5 +1,5 @@
 """Bodies of generation requests, every field bounded, null the default, unknown fields ignored; checks across fields
-are in output/wanted.py and prompts.py.
+are in input/sampling.py and prompts.py.
 """
 
 from datetime import datetime
@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Meta
 
 from models.network.generation_config import MinP, RepetitionPenalty, Temperature, TokenCount, TopK, TopP
-from server.api.input.fields import ABSENT, Foreign
+from server.api.input.refused import ABSENT, Foreign
 
 MAX_CHOICES = 256  # `n` times the prompts
 

@@ -16,8 +16,8 @@ from engine.sampling.grammar import WHITESPACE, Compiled, GrammarsFull
 from engine.sampling.json_schema import close_schema
 from engine.sampling.params import Grammar, GrammarKind
 from server.api.errors import ApiError, busy, invalid
-from server.api.input.fields import Foreign, is_given, read_json
 from server.api.input.ignored import ignore
+from server.api.input.refused import Foreign, is_given, read_json
 from server.api.input.schema import ChatBody, OtherWords, ResponseFormat, StructuredOutputs, TextBody
 from server.api.input.tools import BETWEEN, CALL_TAIL, NO_TOOLS, Toolbox, call_head
 from server.api.served_model import MODEL, ServedModel

@@ -11,7 +11,7 @@ import orjson
 
 from engine.sampling.json_schema import close_schema
 from server.api.errors import invalid
-from server.api.input.fields import is_given, read_object, required
+from server.api.input.refused import is_given, read_object, required
 from server.api.input.schema import ChatBody, FunctionTool, NamedTool
 
 NO_PARAMETERS: Mapping[str, Any] = MappingProxyType({"type": "object", "properties": {}, "additionalProperties": False})

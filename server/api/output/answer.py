@@ -17,13 +17,13 @@ from engine.messages import FinishReason, RowUpdate
 from scheduler.stream import Shortcut, join_updates
 from server.api.errors import ApiError, internal_error
 from server.api.input.prompts import Prompt
+from server.api.input.sampling import cut_header
 from server.api.input.schema import TextBody
 from server.api.limits import LIMITS
 from server.api.output import sse
 from server.api.output.call import Call, Part, open_call, read_updates
 from server.api.output.reading import CallPiece, Piece, try_json
 from server.api.output.reply import SHORT_FORM, expectation_of, headers_of
-from server.api.output.wanted import cut_header
 from server.api.register import CALL, REGISTER, Record
 from server.api.served_model import DISPATCHER, MODEL, ServedModel
 from server.api.ticket import TICKET

@@ -18,11 +18,11 @@ from server.api.errors import ApiError, bad_request, failure_error
 from server.api.input.body import ESTIMATE
 from server.api.input.promise import ask_for
 from server.api.input.prompts import Prompt
+from server.api.input.sampling import MAX_LOGPROBS, foresee, is_scoring
 from server.api.input.schema import TextBody
 from server.api.limits import LIMITS
 from server.api.output.reading import Piece, Reader, reader_of
 from server.api.output.reply import LETTERS, Metrics, PromptDetails, Usage, expectation_of, weigh
-from server.api.output.wanted import MAX_LOGPROBS, foresee, is_scoring
 from server.api.register import Record
 from server.api.request_status import measure
 from server.api.served_model import DISPATCHER

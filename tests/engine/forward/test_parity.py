@@ -139,7 +139,7 @@ def assert_as_if_alone(schedule: Schedule, tiny_reference: Reference) -> None:
 
 
 def test_a_schedule_exercises_every_kind_of_surgery(tiny_model: LoadedModel, tiny_text: Text) -> None:
-    """The test above would prove little if no row were ever extracted, or no window ever slid or re-shaped."""
+    """The test above would prove little if no row were ever swapped_out, or no window ever slid or re-shaped."""
     seen: set[str] = set()
 
     class Watched(KvArena):

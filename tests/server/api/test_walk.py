@@ -83,7 +83,7 @@ async def test_a_chat_calls_few_functions_until_it_is_in_the_queue_and_for_each_
                 first += [span for span in split_at_steps(walks[-1])[:1] if SENT in span]
     # Timers call in between, so the least of each figure counts.
     queued = min(map(until_queued, walks), key=len)
-    assert "server/api/output/wanted.py list_sampling" in queued
+    assert "server/api/input/sampling.py list_sampling" in queued
     assert len(queued) <= TO_QUEUE, show(queued)
     sent = min(first, key=len)
     assert len(sent) <= TO_FIRST_TOKEN, f"{len(sent)}\n" + show(sent)

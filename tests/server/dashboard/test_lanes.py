@@ -38,7 +38,7 @@ class Watched:
         self,
         *updates: RowUpdate,
         begun: tuple[RowId, ...] = (),
-        extracted: tuple[RowId, ...] = (),
+        swapped_out: tuple[RowId, ...] = (),
         back: tuple[RowId, ...] = (),
         tally: StepStats = StepStats(generated=1),  # noqa: B008
         rows: int = 1,
@@ -47,7 +47,7 @@ class Watched:
         self.now += 1.0
         handed_back = (HandedBack(back, Cause.PAUSE),) if back else ()
         shape = BatchShape(rows=rows, staged=staged)
-        report = StepReport(0, 1, updates, shape, 1.0, begun, handed_back, tally, extracted)
+        report = StepReport(0, 1, updates, shape, 1.0, begun, handed_back, tally, swapped_out)
         self.lanes.report(report, self.requests, self.now)
         return self.take()
 
@@ -110,7 +110,7 @@ def test_a_programs_turns_share_a_lane_where_it_is_free() -> None:
 def test_a_row_that_is_taken_out_is_paused_until_it_has_another_token() -> None:
     watched = Watched.holding(1, 2)
     watched.turn(token(1, 5), token(2, 5), begun=(1, 2), tally=StepStats(prompt=4, generated=2), rows=2)
-    assert watched.turn(token(1, 5), extracted=(2,), staged=1) == [change(1.0, 1, 2, Stage.PAUSED)]
+    assert watched.turn(token(1, 5), swapped_out=(2,), staged=1) == [change(1.0, 1, 2, Stage.PAUSED)]
     assert watched.turn(token(1, 5), token(2, 5), rows=2) == [change(2.0, 1, 2, Stage.DECODE)]
 
 
@@ -147,7 +147,7 @@ def test_rows_that_nobody_holds_any_more_are_gone() -> None:
 
 def test_a_row_that_nobody_knows_is_left_out() -> None:
     watched = Watched()
-    assert watched.turn(token(9, 5), begun=(9,), extracted=(8,), back=(7,)) == []
+    assert watched.turn(token(9, 5), begun=(9,), swapped_out=(8,), back=(7,)) == []
 
 
 def test_who_comes_later_sees_what_runs_already() -> None:

@@ -13,7 +13,7 @@ from models.errors import UserError
 from server.composition.gateway import check_backends
 from server.config import GatewayConfig
 from server.gateway.sending import RETRIES
-from server.gateway.slots import Slots
+from server.gateway.slots import InferredSlots
 from tests.server.gateway.backends import Backend, chat, event, gateway, until
 from tests.server.gateway.fake_backend import Engine, listening
 
@@ -74,7 +74,7 @@ async def test_slots_are_within_one_of_the_truth_within_a_second_of_steps(
     """
     engine, calls, clock = Engine(truth, 0.0), 3 * truth, count(0.0, 0.005)
     now = [next(clock)]
-    monkeypatch.setattr("server.composition.gateway.Slots", partial(Slots, clock=lambda: now[0]))
+    monkeypatch.setattr("server.composition.gateway.InferredSlots", partial(InferredSlots, clock=lambda: now[0]))
     tokens = random.Random(truth).randint(5, 40)
     async with listening(engine) as url, gateway(url) as gate:
         status, (worker,) = gate.service.dispatcher.table, gate.service.dispatcher.workers

@@ -7,7 +7,7 @@ from itertools import count
 
 import pytest
 
-from server.gateway.slots import Slots
+from server.gateway.slots import InferredSlots
 
 STEP = 0.025
 
@@ -18,7 +18,7 @@ class Play:
     def __init__(self, tokens: int, clients: int = 1) -> None:
         self.tokens, self.clients, self.now, self.reading = tokens, clients, 0.0, 0
         self.longer = 0  # steps that every other prompt takes beside
-        self.slots = Slots(clock=lambda: self.now)
+        self.slots = InferredSlots(clock=lambda: self.now)
         self.rows, self.sent, self.running = count(), deque[int](), dict[int, int]()
         self.ends: list[float] = []
         self.limits: list[int] = []
@@ -121,16 +121,16 @@ def test_slots_that_are_gone_are_forgotten_where_calls_wait() -> None:
 
 
 def test_a_number_that_is_told_goes_before_what_is_seen() -> None:
-    slots = Slots(3)
+    slots = InferredSlots(3)
     slots.learn(8)
     assert slots.most == 3
-    other = Slots()
+    other = InferredSlots()
     other.learn(8)
     assert other.most == 8
 
 
 def test_a_backend_that_tells_of_its_queue_is_believed() -> None:
-    slots = Slots()
+    slots = InferredSlots()
     for row in range(6):
         slots.send(row, streams=True)
     slots.hear(waiting=0, running=6)
@@ -154,7 +154,7 @@ def test_slots_are_found_where_all_answers_are_whole(truth: int) -> None:
 
 
 def test_an_end_may_be_said_twice_and_a_byte_may_come_late() -> None:
-    slots = Slots()
+    slots = InferredSlots()
     slots.send(1, streams=True)
     slots.end(1)
     slots.end(1)

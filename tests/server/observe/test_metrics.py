@@ -164,7 +164,7 @@ def test_rows_that_make_way_are_counted_by_cause() -> None:
         HandedBack((3,), Cause.PAUSE, dropped=(3,)),
         HandedBack((4, 5), Cause.OVERFLOW, dropped=(5,)),
     )
-    metrics.receive(StepReport(0, 1, (), BatchShape(), 0.1, handed_back=back, extracted=(6, 7)))
+    metrics.receive(StepReport(0, 1, (), BatchShape(), 0.1, handed_back=back, swapped_out=(6, 7)))
     kept, dropped = (
         {cause.value: read(metrics, "lengthwise:handed_back_rows_total", cause=cause, kv=kv) for cause in Cause}
         for kv in ("kept", "dropped")

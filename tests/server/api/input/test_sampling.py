@@ -9,9 +9,9 @@ import pytest
 from engine.sampling.params import SamplingParams
 from models.network.generation_config import SamplingDefaults
 from server.api.input.prompts import Prompt
+from server.api.input.sampling import list_sampling
 from server.api.input.schema import ChatBody, CompletionBody, Message
 from server.api.limits import Limits
-from server.api.output.wanted import list_sampling
 from server.api.served_model import ServedModel, seed_source
 from tests.server.live import Live, changed, chat_body, live_server
 

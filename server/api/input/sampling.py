@@ -128,7 +128,7 @@ def list_sampling(
 def _engine_fields(body: TextBody, model: ServedModel) -> dict[str, Any]:
     """Raises ApiError 400."""
     fields = asdict(model.defaults.sampling)
-    fields |= {name: value for name in PLAIN if (value := getattr(body, name)) is not None}
+    fields |= {name: value for name in COPIED if (value := getattr(body, name)) is not None}
     del fields["max_new_tokens"]
     if fields["top_p"] == 0:  # the likeliest alone
         fields["temperature"] = 0.0
@@ -145,7 +145,7 @@ def _engine_fields(body: TextBody, model: ServedModel) -> dict[str, Any]:
 
 COMPLETION_TOKENS = 16  # OpenAI's default for /v1/completions
 
-PLAIN = (
+COPIED = (
     *("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty"),
     *("min_tokens", "ignore_eos", "include_stop_str_in_output"),
 )  # passed on as they are
