@@ -11,12 +11,13 @@ from loadgen.console import show_table, table_console
 from loadgen.plot import require_drawing
 from loadgen.result_file import Json, require_writable, save, save_json, stoppable
 from loadgen.simulate import report
+from loadgen.simulate.figures import Figures, measure_simulation
 from loadgen.simulate.flags import SimulateFlags
 from loadgen.simulate.load import RATE, fit_load, is_timed, simulated_load
 from loadgen.simulate.node import ROUTERS
 from loadgen.simulate.prediction import choose_prediction, read_lengths
 from loadgen.simulate.report import Axis, Ran
-from loadgen.simulate.simulation import Figures, Simulation, fit_parts, measure_simulation, prices_of, simulate
+from loadgen.simulate.simulation import Simulation, fit_parts, prices_of, simulate
 from loadgen.turns import collect
 from loadgen.workload.lengths import RequestLengths
 from models.errors import INTERRUPTED, UserError

@@ -16,8 +16,9 @@ from rich.text import Text
 from engine.simulated.machine import Machine
 from loadgen.console import TABLES, show_table, tabulate
 from loadgen.result_file import Json
+from loadgen.simulate.figures import Figures, measure_latencies
 from loadgen.simulate.prediction import SimulatedPrediction, choose_prediction, replay_forecasts
-from loadgen.simulate.simulation import Figures, Served, fit_parts, measure_latencies, simulate
+from loadgen.simulate.simulation import Served, fit_parts, simulate
 from loadgen.workload.lengths import RequestLengths
 from models.errors import UserError
 from scheduler.assembly import find_strategies

@@ -18,9 +18,10 @@ from server.api.input import responses as bodies
 from server.api.input.body import read_call
 from server.api.input.prompts import chat_prompts
 from server.api.input.schema import ChatBody, Message, PastCall, PastFunction
-from server.api.output import responses as replies
+from server.api.output import response_objects as replies
 from server.api.output.answer import respond
 from server.api.output.reply import encode, json_response
+from server.api.output.responses import ResponseWords
 from server.api.served_model import MODEL
 
 
@@ -31,7 +32,7 @@ async def responses(request: web.Request) -> web.StreamResponse:
     keep = partial(request.app[STORE].add, holder_of(request), spoken) if body.store is not False else None
     with reword_errors(bodies.OWN_NAMES, bodies.OWN_WORDS):
         prompts = await chat_prompts(chat, request.app[MODEL], f"{record.client} {body.cache_salt}")
-        words = partial(replies.ResponseWords, asked=body, keep=keep)
+        words = partial(ResponseWords, asked=body, keep=keep)
         return await respond(request, record, chat, prompts, words)
 
 

@@ -4,14 +4,14 @@ from typing import Any
 
 from aiohttp.typedefs import Handler
 
-from server.api import batches, counting, embeddings, generate, health, register, responses
+from server.api import batches, counting, embeddings, files, generate, health, register, responses
 from server.api.input.messages import CountBody, MessagesBody
 from server.api.input.responses import ResponsesBody
 from server.api.input.schema import ChatBody, CompletionBody
 from server.api.openapi import openapi
 from server.api.operation import Body, Dialect, Operation, Parameter
 from server.api.output import chat, completions, messages
-from server.api.output import responses as replies
+from server.api.output import response_objects as replies
 from server.api.output.reply import Expectation
 from server.api.request_status import RequestList, RequestStatus
 from server.batches.files import FileObject
@@ -75,11 +75,11 @@ OPERATIONS = (
     _count("/v1/messages/count_tokens", generate.count_tokens, "countMessageTokens", *_COUNT, dialect=ANTHROPIC),
     Operation("post", "/v1/embeddings", embeddings.embeddings, "createEmbedding", *_EMBEDDING, rationed=True),
     _count("/v1/estimate", counting.estimate, "estimate", counting.AnyBody, Expectation),
-    Operation("post", "/v1/files", batches.upload_file, "createFile", reply=FileObject, other_body=FORM),
-    _at("get", "/v1/files", batches.list_files, "listFiles", batches.FileList, *PAGE),
-    _at("get", "/v1/files/{id}", batches.show_file, "showFile", FileObject, FILE),
-    _at("delete", "/v1/files/{id}", batches.delete_file, "deleteFile", batches.DeletedFile, FILE),
-    Operation("get", "/v1/files/{id}/content", batches.send_content, "downloadFile", other=JSONL, parameters=(FILE,)),
+    Operation("post", "/v1/files", files.upload_file, "createFile", reply=FileObject, other_body=FORM),
+    _at("get", "/v1/files", files.list_files, "listFiles", files.FileList, *PAGE),
+    _at("get", "/v1/files/{id}", files.show_file, "showFile", FileObject, FILE),
+    _at("delete", "/v1/files/{id}", files.delete_file, "deleteFile", files.DeletedFile, FILE),
+    Operation("get", "/v1/files/{id}/content", files.send_content, "downloadFile", other=JSONL, parameters=(FILE,)),
     Operation("post", "/v1/batches", batches.create_batch, "createBatch", batches.BatchBody, batches.BatchObject),
     _at("get", "/v1/batches", batches.list_batches, "listBatches", batches.BatchList, *PAGE),
     _at("get", "/v1/batches/{id}", batches.show_batch, "showBatch", batches.BatchObject, BATCH),

@@ -30,11 +30,12 @@ from loadgen.experiments.grid.cells import (
 from loadgen.experiments.options import Arena, Grid
 from loadgen.plot import render_page, require_drawing
 from loadgen.result_file import require_writable, save
+from loadgen.simulate.figures import measure_latencies, measure_slowdown
 from loadgen.simulate.load import draw_arrivals
 from loadgen.simulate.prediction import Predict, choose_prediction, read_prediction
 from loadgen.simulate.report import draw_frontier, mark_best
 from loadgen.simulate.run import GROUP_TOKENS
-from loadgen.simulate.simulation import Served, fit_parts, measure_latencies, measure_slowdown, prices_of, simulate
+from loadgen.simulate.simulation import Served, fit_parts, prices_of, simulate
 from loadgen.turns import collect
 from loadgen.workload.lengths import RequestLengths
 from models.errors import INTERRUPTED

@@ -8,8 +8,9 @@ from typing import Any
 from engine.simulated.machine import Machine
 from loadgen.experiments.options import Experiments
 from loadgen.experiments.paper.load import PaperLoad, Pool, outputs
+from loadgen.simulate.figures import measure_simulation
 from loadgen.simulate.prediction import SimulatedPrediction, choose_prediction
-from loadgen.simulate.simulation import Simulation, Watch, fit_parts, measure_simulation, prices_of, simulate
+from loadgen.simulate.simulation import Simulation, Watch, fit_parts, prices_of, simulate
 from models.errors import UserError
 from scheduler.batching.batcher import BatchLimits
 from scheduler.options import Scheduling

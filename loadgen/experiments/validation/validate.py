@@ -13,10 +13,11 @@ from loadgen.compare.machine import describe_machine
 from loadgen.console import COLUMNS, Table, show_table, table_console
 from loadgen.experiments.validation.play import Engine, RunSpeed, Speedometer, load_engine, play, random_prompts
 from loadgen.result_file import Json, require_writable, save_json
+from loadgen.simulate.figures import Figures, measure_latencies
 from loadgen.simulate.flags import ValidateFlags
 from loadgen.simulate.load import draw_arrivals, simulated_load
 from loadgen.simulate.prediction import choose_prediction
-from loadgen.simulate.simulation import Figures, Simulation, measure_latencies, simulate
+from loadgen.simulate.simulation import Simulation, simulate
 from loadgen.turns import collect
 from loadgen.workload.lengths import RequestLengths
 from models.errors import INTERRUPTED, UserError

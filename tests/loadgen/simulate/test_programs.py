@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from engine.simulated.machine import Machine
+from loadgen.simulate.figures import measure_simulation
 from loadgen.simulate.programs import chain_turns, draw_runs
-from loadgen.simulate.simulation import Served, Simulation, fit_parts, measure_simulation, simulate
+from loadgen.simulate.simulation import Served, Simulation, fit_parts, simulate
 from loadgen.simulate.whatif import _chain_turns
 from loadgen.workload.lengths import RequestLengths, load_trace
 from scheduler.batching.batcher import BatchLimits

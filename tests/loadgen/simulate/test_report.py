@@ -10,10 +10,11 @@ import pytest
 
 from engine.messages import StepStats
 from loadgen.commands import add_simulate
+from loadgen.simulate.figures import measure_simulation
 from loadgen.simulate.flags import SimulateFlags
 from loadgen.simulate.node import WorkerRecord
 from loadgen.simulate.report import SIDE_BY_SIDE, Ran, list_points, make_table, read_axes
-from loadgen.simulate.simulation import Served, Simulation, measure_simulation, simulate
+from loadgen.simulate.simulation import Served, Simulation, simulate
 from models.errors import UserError
 from scheduler.serving_time.bilinear import Bilinear
 from tests.server.cli.commands.runner import run_command

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from engine.messages import StepStats
 from engine.simulated.machine import Machine
+from loadgen.simulate.figures import measure_simulation
 from loadgen.simulate.node import ROUTERS, WorkerRecord
-from loadgen.simulate.simulation import Served, Simulation, measure_simulation, simulate
+from loadgen.simulate.simulation import Served, Simulation, simulate
 from loadgen.workload.lengths import RequestLengths
 from models.errors import UserError
 from scheduler.assembly import SchedulerParts, assemble

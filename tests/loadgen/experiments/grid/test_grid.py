@@ -45,8 +45,9 @@ from loadgen.experiments.grid.run import (
     tell_differences,
 )
 from loadgen.experiments.options import Grid
+from loadgen.simulate.figures import measure_slowdown
 from loadgen.simulate.report import find_frontier
-from loadgen.simulate.simulation import Served, measure_slowdown
+from loadgen.simulate.simulation import Served
 from models.errors import UserError
 from models.options import read_options
 from scheduler.strategy import STRATEGIES, Strategy

@@ -27,8 +27,9 @@ from loadgen.experiments.validation.validate import (
     tabulate,
     verdict_json,
 )
+from loadgen.simulate.figures import measure_latencies
 from loadgen.simulate.flags import ValidateFlags
-from loadgen.simulate.simulation import Served, measure_latencies
+from loadgen.simulate.simulation import Served
 from models.network.loader import LoadedModel
 from models.options import read_options
 from scheduler.serving_time.bilinear import Bilinear, FitErrors
