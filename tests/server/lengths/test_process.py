@@ -88,7 +88,7 @@ async def test_what_goes_wrong_in_a_batch_is_its_answer(setup: Setup) -> None:
 
 async def test_a_real_embedder_works_and_gives_way(setup: Setup, tmp_path_factory: pytest.TempPathFactory) -> None:
     folder = tiny_embedder.build(tmp_path_factory.mktemp("embedder"))
-    with closing(PredictorProcess(replace(setup, folder=folder))) as process:
+    with closing(PredictorProcess(replace(setup, folder=folder), timeout=200)) as process:
         await process.start()
         (child,) = list_predictors()
         assert child.pid is not None

@@ -105,7 +105,7 @@ def test_a_worker_says_what_the_proxy_says_and_embeds_for_the_cache(trained: Set
 
 
 async def test_a_process_predicts_by_proxy(trained: Setup) -> None:
-    with closing(PredictorProcess(trained, make_proxy_worker)) as process:
+    with closing(PredictorProcess(trained, make_proxy_worker, timeout=200)) as process:
         await process.start()
         estimates = await process.estimate(QUERIES)
         assert [one.source for one in estimates] == [Source.PROXY] * 2

@@ -35,7 +35,7 @@ async def server(
     make: Callable[..., object] = light_embedder.embed, model: str = NAME, **fields: Any
 ) -> AsyncIterator[Live]:
     """A server whose embedder `make` makes in a process."""
-    process = WorkerProcess(PROCESS, partial(make, model, "cpu"))
+    process = WorkerProcess(PROCESS, partial(make, model, "cpu"), 200)
     async with (
         aclosing(TextEmbedder(Path(model).name, process)) as embedder,
         live_server(embedder=embedder, **fields) as live,
