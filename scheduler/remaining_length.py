@@ -11,7 +11,7 @@ PROMPT_TOKEN = 0.2  # work of a prompt token, in generated tokens
 
 
 def remaining_length(request: Request, typical: float | None = None) -> float:
-    """From 1, or what `min_tokens` leaves, to the allowed: E[G | G > generated] - generated; else the prediction,
+    """From 1, or what the least length leaves, to the allowed: E[G | G > generated] - generated; else the prediction,
     `typical`, or all allowed; times `correction`.
     """
     most, scale = request.sampling.max_tokens - request.generated, request.correction
@@ -22,7 +22,7 @@ def remaining_length(request: Request, typical: float | None = None) -> float:
         expected = scale * min(request.predicted_length, request.sampling.max_tokens) - request.generated
     else:
         expected = most if typical is None or request.distribution is not None else typical
-    return float(max(1.0, request.sampling.min_tokens - request.generated, min(expected, most)))
+    return float(max(1.0, request.sampling.least_tokens - request.generated, min(expected, most)))
 
 
 def work_left(request: Request) -> float:

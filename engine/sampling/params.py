@@ -1,6 +1,6 @@
 """How tokens are chosen, and rows end; torch-free."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 
@@ -43,6 +43,11 @@ class SamplingParams:
     replay_tokens: int | None = None  # length of a replayed trace, hidden from scheduling
     stop_repetition: bool = False  # not with a grammar or prescribed length
     grammar: Grammar | None = None  # ends the row, despite `min_tokens` and `ignore_eos`
+    least_tokens: int = field(init=False)  # of an answer
+
+    def __post_init__(self) -> None:
+        sure = self.ignore_eos and not (self.stop or self.stop_token_ids or self.grammar)
+        object.__setattr__(self, "least_tokens", self.max_tokens if sure else self.min_tokens)
 
     @property
     def penalizes(self) -> bool:

@@ -160,7 +160,7 @@ class ExpectedWait:
 
     def _lengths(self, request: Request) -> tuple[float, float]:
         """Median and high end."""
-        known, least, most = request.distribution, request.sampling.min_tokens, request.sampling.max_tokens
+        known, least, most = request.distribution, request.sampling.least_tokens, request.sampling.max_tokens
         if known is not None:
             return max(least, min(most, known.quantile(0.5))), max(least, min(most, known.quantile(COVERAGE)))
         middle = self._remaining(request)
@@ -231,7 +231,7 @@ class ExpectedWait:
 
 def length_interval(request: Request) -> tuple[float, float, float] | None:
     """Low end, median and high end; None without a distribution."""
-    known, least, most = request.distribution, request.sampling.min_tokens, request.sampling.max_tokens
+    known, least, most = request.distribution, request.sampling.least_tokens, request.sampling.max_tokens
     if known is None:
         return None
     low, middle, high = (max(least, min(most, known.quantile(share))) for share in SHARES)

@@ -41,6 +41,13 @@ def test_it_is_no_less_than_what_was_asked_for_at_least(generated: int, left: fl
     assert length_interval(one) == (7, 7, 7)
 
 
+@pytest.mark.parametrize(("stop", "left"), [((), 8.0), (("end",), 5.0)])
+def test_it_is_all_that_is_allowed_where_nothing_else_ends_it(stop: tuple[str, ...], left: float) -> None:
+    one = request()
+    one.sampling, one.predicted_length = replace(one.sampling, ignore_eos=True, stop=stop), 5.0
+    assert remaining_length(one) == left
+
+
 def test_one_that_outlived_its_distribution_is_a_token_from_its_end() -> None:
     one = request()
     one.distribution, one.predicted_length, one.generated = TWO, TWO.mean, 6
