@@ -18,7 +18,7 @@ class Process:
     """A server in a process, and its URL without a path."""
 
     url: str
-    process: subprocess.Popen[str]
+    process: subprocess.Popen[str] | None  # None: not started here
 
     @property
     def port(self) -> int:
@@ -26,6 +26,7 @@ class Process:
 
     def cpu_seconds(self) -> float:
         """CPU time that it has taken since its start."""
+        assert self.process is not None
         told = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
         return (int(told[11]) + int(told[12])) / TICKS
 
