@@ -18,7 +18,7 @@ from itertools import product
 
 import uvloop
 
-from tests.server.gateway.processes import Process, backend, gateway
+from tests.server.gateway.processes import Listener, backend, gateway
 
 SHAPES = ((40, 1), (40, 4), (40, 40), (40, 400), (2000, 1))
 """Words in and tokens out."""
@@ -48,7 +48,7 @@ async def rate(port: int, calls: int, keys: int, words: int, tokens: int, slots:
     return (len(ends) - 1) / (ends[-1] - ends[0])
 
 
-def measure(behind: Process, words: int, tokens: int, keys: int, slots: int, calls: int) -> tuple[float, float, float]:
+def measure(behind: Listener, words: int, tokens: int, keys: int, slots: int, calls: int) -> tuple[float, float, float]:
     """Calls a second direct and through a gateway, and milliseconds of the gateway's CPU a call."""
     with gateway(behind.url, flags=("--fair",)) as before:
         direct = uvloop.run(rate(behind.port, calls, keys, words, tokens, slots))
@@ -58,12 +58,12 @@ def measure(behind: Process, words: int, tokens: int, keys: int, slots: int, cal
 
 
 @contextmanager
-def started_or_found(port: int | None, slots: int, step: float) -> Iterator[Process]:
+def started_or_found(port: int | None, slots: int, step: float) -> Iterator[Listener]:
     if port is None:
         with backend(slots, step) as process:
             yield process
     else:
-        yield Process(f"http://127.0.0.1:{port}", process=None)
+        yield Listener(f"http://127.0.0.1:{port}")
 
 
 def main() -> None:

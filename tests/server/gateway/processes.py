@@ -14,19 +14,23 @@ TICKS = os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(frozen=True)
-class Process:
-    """A server in a process, and its URL without a path."""
-
+class Listener:
     url: str
-    process: subprocess.Popen[str] | None  # None: not started here
+    """Without a path."""
 
     @property
     def port(self) -> int:
         return int(self.url.rpartition(":")[2])
 
+
+@dataclass(frozen=True)
+class Process(Listener):
+    """A server in a process of its own."""
+
+    process: subprocess.Popen[str]
+
     def cpu_seconds(self) -> float:
         """CPU time that it has taken since its start."""
-        assert self.process is not None
         told = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
         return (int(told[11]) + int(told[12])) / TICKS
 
