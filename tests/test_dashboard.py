@@ -93,7 +93,9 @@ async def test_rows_are_also_told_in_words(played: Played) -> None:
     await page.until(f"{cells} === 'decode,decode'")
     await page.until("document.querySelectorAll('#queue tbody tr').length === 1")
     assert "≈ 1.5 s" in await page.value("document.getElementById('queue').textContent")
-    await page.until("document.querySelector('.lanes canvas').getAttribute('aria-label').includes('2 rows decode')")
+    await page.until(
+        "document.querySelector('.lanes canvas').getAttribute('aria-label').includes('2 sequences decode')"
+    )
 
 
 async def test_a_request_of_the_queue_is_told_why_it_waits(browser: str) -> None:
@@ -116,7 +118,7 @@ async def test_a_request_of_the_queue_is_told_why_it_waits(browser: str) -> None
         assert await page.value("document.getElementById('why-title').textContent") == f"Why request {row} waits"
         lines = await page.value("[...document.querySelectorAll('#why li')].map((one) => one.textContent)")
         (own,) = [one.removeprefix("Its id: ") for one in lines if one.startswith("Its id: ")]
-        assert lines[0] == "1 ahead in the order of baton-pd: 1 came earlier."
+        assert lines[0] == "1 ahead by baton-pd: 1 came earlier."
         assert lines[1].startswith("Of the same caller: chatcmpl-") and own not in lines[1]
         assert lines[2:4] == [
             "It starts in about 1.3 s, if none comes that goes first.",
@@ -216,6 +218,21 @@ async def test_nothing_is_wider_than_the_window(page: Page, tmp_path: Path, widt
     assert ground == ("rgb(14, 19, 26)" if dark else "rgb(244, 246, 249)")
     await page.screenshot(tmp_path / "page.png")
     assert (tmp_path / "page.png").stat().st_size > 5000
+
+
+async def test_a_phone_shows_the_batch_first_and_the_whole_queue(played: Played) -> None:
+    page, theatre = played.page, played.theatre
+    theatre.dispatcher.waits.wait = lambda _: 754.0  # type: ignore[method-assign]
+    await page.resize(360, 800)
+    theatre.submit(predicted=12345.0)
+    await page.until("document.querySelectorAll('#queue tbody tr').length === 1")
+    first, second = [
+        await page.value(f"document.querySelector('{one}').getBoundingClientRect().top")
+        for one in ("#batch-title", ".figures")
+    ]
+    assert first < second
+    box = "document.getElementById('queue').parentElement"
+    assert await page.value(f"{box}.scrollWidth - {box}.clientWidth") == 0
 
 
 async def test_everything_can_be_reached_with_the_tab_key_in_order(page: Page) -> None:
