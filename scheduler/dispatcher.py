@@ -7,7 +7,7 @@ import itertools
 import logging
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import TYPE_CHECKING, TypedDict, Unpack
+from typing import TYPE_CHECKING, TypeAlias, TypedDict, Unpack
 
 from engine.messages import ExecutorDied, ExecutorHealth, Pause, Report, StepReport, Stop
 from engine.sampling.params import SamplingParams
@@ -19,6 +19,7 @@ from scheduler.request import Failure, Refused, Request, State, Times, TooLate, 
 from scheduler.request_table import RequestTable
 from scheduler.stream import SLICE, TokenStream, Wakeups
 from scheduler.waiting.deadlines import Deadlines
+from scheduler.waiting.sorted_requests import QueueAhead
 from scheduler.worker import Port, Worker
 
 if TYPE_CHECKING:
@@ -45,6 +46,9 @@ class Known(TypedDict, total=False):
     program: Program | None
     promised: float | None
     coverage: float
+
+
+Answer: TypeAlias = tuple[Sequence[int], SamplingParams, Known]  # wanted to a prompt
 
 
 class Dispatcher:
@@ -97,18 +101,32 @@ class Dispatcher:
         since: float | None = None,
         **known: Unpack[Known],
     ) -> Request:
-        """Raises Refused, TooLate and Unpromised. `since`: place, default `arrival`, default now."""
+        """As submit_all does."""
+        return self.submit_all([(prompt, sampling, known)], arrival=arrival, since=since)[0]
+
+    def submit_all(
+        self, answers: Iterable[Answer], *, arrival: float | None = None, since: float | None = None
+    ) -> list[Request]:
+        """A call's, or none: raises Refused, TooLate and Unpromised. `since`: place, default `arrival`, default now."""
         if self._broken:
             raise Refused("the scheduler failed", Failure.SCHEDULER)
         if not self.accepts:
             raise Refused("no executor is alive", Failure.EXECUTOR)
         if self._draining:
             raise Refused("the server is shutting down")
-        request = self.estimate(prompt, sampling, since=since, **known)
-        if not self._can_meet(request):
-            raise TooLate(waits=request.expected is not None and request.expected.waits)
-        if request.promised is not None and ((told := request.expected) is None or not told.keeps(request.promised)):
-            raise Unpromised(told.by if told is not None and told.known else None)
+        requests = self.estimate_all(answers, since=since)
+        for request in requests:
+            if not self._can_meet(request):
+                raise TooLate(waits=request.expected is not None and request.expected.waits)
+        told = [request.expected for request in requests if request.expected is not None and request.expected.known]
+        by = max(one.by for one in told) if len(told) == len(requests) else None
+        if any(one.promised is not None and (by is None or by > one.promised) for one in requests):
+            raise Unpromised(by)
+        for request in requests:
+            self._queue(request, arrival, since)
+        return requests
+
+    def _queue(self, request: Request, arrival: float | None, since: float | None) -> None:
         request.row_id = next(self._row_ids)
         request.stream = TokenStream(self._wakeups)
         request.times.came = request.times.came if arrival is None else arrival
@@ -120,7 +138,6 @@ class Dispatcher:
         self._empty.clear()
         self._deadlines.add(request)
         self.waits.promise(request)
-        return request
 
     def _begin_turn(self, request: Request, program: Program) -> None:
         if len(self.workers) > 1:
@@ -132,16 +149,23 @@ class Dispatcher:
                 kept(request.prompt, request.cache_scope, expected.high)
         program.begin(request.times.came)
 
-    def estimate(
-        self, prompt: Sequence[int], sampling: SamplingParams, *, since: float | None = None, **known: Unpack[Known]
+    def estimate_all(self, answers: Iterable[Answer], *, since: float | None = None) -> list[Request]:
+        """As if they came now, each behind those before it."""
+        requests, before = list[Request](), QueueAhead()
+        for prompt, sampling, known in answers:
+            requests.append(self._estimate(prompt, sampling, known, since, before))
+            before = before.and_one(requests[-1])
+        return requests
+
+    def _estimate(
+        self, prompt: Sequence[int], sampling: SamplingParams, known: Known, since: float | None, before: QueueAhead
     ) -> Request:
-        """As if it came now."""
         request = Request(NO_ROW, tuple(prompt), sampling, Times(arrival=self.now()), **known)
         request.times.arrival = request.times.arrival if since is None else since
         request.correction = self.table.correct(request)
         if self._kept_prefix is not None:
             request.cached_prompt = self._kept_prefix(request.prompt, request.cache_scope, 0.0)
-        request.expected = self.waits.expect(request)
+        request.expected = self.waits.expect(request, before)
         return request
 
     def revise(

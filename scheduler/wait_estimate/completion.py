@@ -36,10 +36,6 @@ class Expected:
         """Promised, on the clock."""
         return self.at + self.high
 
-    def keeps(self, promised: float) -> bool:
-        """Whether this may be promised."""
-        return self.known and self.by <= promised
-
     def due(self, promised: float | None) -> float:
         """When it must start, on the clock; `promised`: what was asked for instead."""
         return (self.by if promised is None else promised) - SLACK * self.own

@@ -103,9 +103,10 @@ class ExpectedWait:
         ahead = self._places.ahead(request, self._now())
         return None if ahead is None else self._seconds(ahead, self.free_slots)
 
-    def expect(self, request: Request) -> Expected:
-        """For a request that is not in the queue yet."""
+    def expect(self, request: Request, before: QueueAhead = QueueAhead()) -> Expected:
+        """For a request that is not in the queue yet, nor those `before` it in its call."""
         ahead, total = self._waiting.ahead(request, now := self._now()), self._waiting.total()
+        ahead, total = (each.and_share(before, before.place) for each in (ahead, total))
         waits = total.place >= (free := self.free_slots)
         wait, seconds = self._seconds(ahead, free), self._token_seconds(ahead, free)
         if wait is None or seconds is None:

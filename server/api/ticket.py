@@ -1,12 +1,11 @@
 """A call's room in the queue and its key's quota, decided before anything is read."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
-from engine.sampling.params import SamplingParams
-from scheduler.dispatcher import Dispatcher, Known
+from scheduler.dispatcher import Answer, Dispatcher
 from scheduler.length.features import LengthQuery
 from scheduler.length.prediction import Prediction
 from scheduler.request import Refused, Request, TooLate, Unpromised
@@ -92,25 +91,23 @@ async def admit(request: web.Request, handler: Handler) -> web.StreamResponse:
 def submit(
     app: web.Application,
     record: Record,
-    prompt: Sequence[int],
-    sampling: SamplingParams,
-    query: LengthQuery,
-    prediction: Prediction | None,
-    known: Known,
-) -> Request:
-    """Put an answer in line whose length was asked for; raises ApiError 429 or 503."""
+    answers: Sequence[Answer],
+    lengths: Iterable[tuple[LengthQuery, Prediction | None]],
+) -> list[Request]:
+    """Put a call's answers in line, whose `lengths` were asked for; raises ApiError 429 or 503."""
     dispatcher = app[DISPATCHER]
     try:
-        request = dispatcher.submit(prompt, sampling, arrival=record.arrival, since=record.since, **known)
+        requests = dispatcher.submit_all(answers, arrival=record.arrival, since=record.since)
     except TooLate as error:
         message = f"{error}; try again later, or give it more time"
         raise busy(message, "deadline_unreachable", dispatcher.waits.retry_after()) from None
     except Unpromised as error:
-        raise unpromised(error, known["promised"] or 0.0, dispatcher.now()) from None
+        raise unpromised(error, answers[0][2]["promised"] or 0.0, dispatcher.now()) from None
     except Refused as error:
         raise failure_error(error.failure, str(error)) from None
-    app[LENGTHS].note(request, query, prediction, dispatcher.revise)
-    return request
+    for request, known in zip(requests, lengths, strict=True):
+        app[LENGTHS].note(request, *known, dispatcher.revise)
+    return requests
 
 
 def check_tokens(tokens: int, limits: Limits, dispatcher: Dispatcher) -> None:

@@ -70,7 +70,8 @@ async def estimate(request: web.Request) -> web.Response:
     query, sampling = _query(record, meta, words)
     known = _known(request, record, meta, await request.app[LENGTHS].predict(query, sampling))
     dispatcher = request.app[DISPATCHER]
-    told = expectation_of((dispatcher.estimate((0,) * meta.prompt_tokens, sampling, **known),), dispatcher.now())
+    requests = dispatcher.estimate_all([((0,) * meta.prompt_tokens, sampling, known)])
+    told = expectation_of(requests, dispatcher.now())
     request[TICKET].spend(told.prompt_tokens)
     return json_response(told)
 
@@ -93,7 +94,7 @@ async def _queue(request: web.Request, body: bytes) -> web.StreamResponse:
         expected = sampling.max_tokens if prediction is None else min(sampling.max_tokens, int(prediction.length))
         check_tokens(query.user_input_length + expected, app[LIMITS], app[DISPATCHER])
         known = _known(request, record, meta, prediction)
-        queued = submit(app, record, (0,) * query.user_input_length, sampling, query, prediction, known)
+        (queued,) = submit(app, record, [((0,) * query.user_input_length, sampling, known)], [(query, prediction)])
         with _open_passage(app, record, queued) as passage:
             passage.as_stream = streamed
             passage.repeats = request.path != "/v1/responses" or meta.store is False

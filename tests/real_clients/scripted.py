@@ -9,7 +9,7 @@ import json
 import re
 import shutil
 import socket
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -23,6 +23,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from engine.sampling.params import Grammar, GrammarKind, SamplingParams
 from models.catalog.catalog import Catalog
+from scheduler.dispatcher import Answer
 from scheduler.request import Request
 from server.api.input.tools import CALL_TAIL, OPEN, RESULT_OPEN, call_head
 from server.composition.app import open_service
@@ -83,15 +84,17 @@ Prompts = list[tuple[str, int]]  # their texts, and their lengths in tokens
 
 def follow(service: Service, script: Script, monkeypatch: pytest.MonkeyPatch) -> Prompts:
     """Bind every answer by a grammar that only the script's text matches; returns the prompts, as they come."""
-    submit, text, prompts = service.dispatcher.submit, service.model.text, Prompts()
+    submit, text, prompts = service.dispatcher.submit_all, service.model.text, Prompts()
 
-    def submit_scripted(prompt: tuple[int, ...], sampling: SamplingParams, **known: Any) -> Request:
+    def bind(prompt: Sequence[int], sampling: SamplingParams) -> SamplingParams:
         prompts.append((text.decode(prompt, skip_special_tokens=False), len(prompt)))
         said = script.answer(prompts[-1][0])
-        grammar = Grammar(GrammarKind.LARK, f"start: {json.dumps(said, ensure_ascii=False)}")
-        return submit(prompt, replace(sampling, grammar=grammar), **known)
+        return replace(sampling, grammar=Grammar(GrammarKind.LARK, f"start: {json.dumps(said, ensure_ascii=False)}"))
 
-    monkeypatch.setattr(service.dispatcher, "submit", submit_scripted)
+    def submit_scripted(answers: Iterable[Answer], **since: Any) -> list[Request]:
+        return submit([(prompt, bind(prompt, sampling), known) for prompt, sampling, known in answers], **since)
+
+    monkeypatch.setattr(service.dispatcher, "submit_all", submit_scripted)
     return prompts
 
 

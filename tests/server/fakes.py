@@ -235,11 +235,11 @@ class PlayedDispatcher(Dispatcher):
     def draining(self) -> bool:
         return self._draining
 
-    def submit(self, prompt: Sequence[int], sampling: SamplingParams, **fields: Any) -> Request:
-        request = super().submit(prompt, sampling, **fields)
-        self.submitted.append(request)
+    def submit_all(self, *args: Any, **fields: Any) -> list[Request]:
+        requests = super().submit_all(*args, **fields)
+        self.submitted += requests
         self._changes.set()
-        return request
+        return requests
 
     def cancel(self, request: Request) -> None:
         if not request.state.is_final:
@@ -248,13 +248,14 @@ class PlayedDispatcher(Dispatcher):
 
     def crowd(self, waiting: int, *, free: int = 0, tokens: int = 2) -> None:
         """Fill the executor but for some slots, and let requests of so many tokens each wait, all until `release`."""
-        self.pause = None
+        self.pause, before = None, len(self.submitted)
         for _ in range(self.executor.info.max_rows - free):
             super().submit((1,), SamplingParams(max_tokens=1))
         self.dispatch()
         self.pause = 0
         for _ in range(waiting):
             super().submit((1,), SamplingParams(max_tokens=tokens - 1))
+        del self.submitted[before:]
         self.dispatch()
 
     def release(self) -> None:

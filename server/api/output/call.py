@@ -18,7 +18,7 @@ from server.api.errors import ApiError, bad_request, failure_error
 from server.api.input.body import ESTIMATE
 from server.api.input.promise import ask_for
 from server.api.input.prompts import Prompt
-from server.api.input.sampling import MAX_LOGPROBS, foresee, is_scoring
+from server.api.input.sampling import MAX_LOGPROBS, foresee, is_scoring, list_answers
 from server.api.input.schema import TextBody
 from server.api.limits import LIMITS
 from server.api.output.reading import Piece, Reader, reader_of
@@ -122,20 +122,20 @@ async def open_call(
         async with foresee(body, prompts, app, record.client, holder, most=most) as wanted:
             record.check()
             check_tokens(sum(one.tokens for one in wanted), app[LIMITS], dispatcher)
-            for one in wanted:
-                known: Known = {**one.known, **promise, "deadline": deadline, "program": record.program}
-                for sampling in one.sampling:
-                    request = submit(app, record, one.prompt.ids, sampling, one.query, one.prediction, known)
-                    reader = reader_of(one.prompt.tools, guaranteed=one.prompt.grammar is not None)
-                    answers.append(Answer(len(answers), one.prompt, request, reader))
-            record.requests = tuple(answer.request for answer in answers)
+            known: Known = {**promise, "deadline": deadline, "program": record.program}
+            each = [one for one in wanted for _ in one.sampling]
+            lengths = [(one.query, one.prediction) for one in each]
+            record.requests = tuple(submit(app, record, list_answers(wanted, known), lengths))
+            for one, request in zip(each, record.requests, strict=True):
+                reader = reader_of(one.prompt.tools, guaranteed=one.prompt.grammar is not None)
+                answers.append(Answer(len(answers), one.prompt, request, reader))
             call = Call(tuple(answers), record, dispatcher, is_scoring(body))
             spend_tokens(app, holder, call.usage().prompt_tokens)
             yield call
     finally:
         record.leave()
         spend_tokens(app, holder, sum(request.generated for request in record.requests))
-        await dispatcher.cancel_all(answer.request for answer in answers)
+        await dispatcher.cancel_all(record.requests)
 
 
 Arrivals: TypeAlias = Sequence[tuple[int, RowUpdate]]  # updates since the last look, by place of request

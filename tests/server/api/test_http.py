@@ -219,7 +219,7 @@ async def test_an_unforeseen_failure_is_500_and_told_in_the_log(live: Live, capl
     def refuse(*args: object, **kwargs: object) -> None:
         raise RuntimeError("secret at 0x7f00")
 
-    live.dispatcher.submit = refuse  # type: ignore[assignment,method-assign]
+    live.dispatcher.submit_all = refuse  # type: ignore[assignment,method-assign]
     status, reply = await live.post(CHAT, chat_body())
     assert status == 500
     assert (reply["error"]["type"], reply["error"]["code"]) == ("InternalServerError", "internal_error")

@@ -81,6 +81,23 @@ async def test_a_promise_that_can_be_kept_is_given_and_any_other_refused_with_th
     assert status == 503 and int(headers["Retry-After"]) < 60, "from now, not from what has passed"
 
 
+async def test_each_choice_waits_behind_those_before_it_in_the_estimate_as_in_the_call(live: Live) -> None:
+    """Each was estimated as if it were alone, and a call was refused at its last choice with the first ones queued."""
+    await measured(live)
+    live.dispatcher.crowd(waiting=0, free=1)
+    count = len(live.dispatcher.submitted)
+    alone, both = [(await ask(live, ESTIMATE, {**MESSAGES, "n": n}))[1] for n in (1, 2)]
+    assert both["place"] == alone["place"] == 1 and both["expected_wait_s"] == alone["expected_wait_s"] == 0.0
+    ends = [told["expected_completion_s"]["high"] for told in (alone, both)]
+    assert ends[1] > ends[0]
+    between = {"within_ms": 500 * sum(ends)}
+    status, _, headers = await ask(live, CHAT, {**MESSAGES, "n": 2, "promise": between})
+    assert status == 503 and len(live.dispatcher.submitted) == count
+    assert abs(moment(headers[BY]) - moment(both["by"])) < timedelta(seconds=ends[1] - ends[0])
+    live.dispatcher.release()
+    assert (await ask(live, CHAT, {**MESSAGES, "n": 2, "promise": {"within_ms": 60_000}}))[0] == 200
+
+
 @pytest.mark.parametrize(
     ("promise", "fault"),
     [

@@ -286,21 +286,6 @@ async def test_a_request_that_has_ended_is_not_cancelled(live: Live) -> None:
     assert live.dispatcher.cancelled == []
 
 
-async def test_when_a_later_choice_is_refused_the_earlier_ones_are_cancelled(live: Live) -> None:
-    submit = live.dispatcher.submit
-
-    def submit_one(*args: Any, **kwargs: Any) -> Request:
-        request = submit(*args, **kwargs)
-        live.dispatcher._draining = True
-        return request
-
-    live.dispatcher.submit = submit_one  # type: ignore[method-assign]
-    status, _ = await live.post(CHAT, chat_body(n=2))
-    assert status == 503
-    assert live.dispatcher.cancelled == live.dispatcher.submitted
-    assert len(live.dispatcher.submitted) == 1
-
-
 def flood(request: RowSpec) -> Iterable[RowUpdate]:
     while True:
         yield RowUpdate(request.row_id, (65,), "A" * 1_000_000)

@@ -206,7 +206,7 @@ async def test_the_next_server_asks_only_for_what_has_no_answer(tmp_path: Path) 
 async def test_what_the_dispatcher_refuses_for_now_is_asked_again(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("server.batches.batches.RETRY", 0.0)
     faults = iter([True, True])
-    submit = live.dispatcher.submit
+    submit = live.dispatcher.submit_all
 
     def refuse(*args: Any, **fields: Any) -> Any:
         from scheduler.request import Failure, Refused
@@ -215,7 +215,7 @@ async def test_what_the_dispatcher_refuses_for_now_is_asked_again(live: Live, mo
             raise Refused("no executor is alive", Failure.EXECUTOR)
         return submit(*args, **fields)
 
-    monkeypatch.setattr(live.dispatcher, "submit", refuse)
+    monkeypatch.setattr(live.dispatcher, "submit_all", refuse)
     batch = await until(live, await begin(live, line("a")), "completed")
     assert batch["request_counts"] == {"total": 1, "completed": 1, "failed": 0}
 
