@@ -290,12 +290,12 @@ class Dispatcher:
         self._dead.set()
 
     def _can_meet(self, request: Request) -> bool:
-        """True if unknown."""
+        """By its end's calibrated median; True if unknown."""
         by, expected = request.deadline, request.expected
         if by is None or expected is None:
             return True
         now = self.now()
-        seconds = expected.point if self.table.held or expected.place else 0.0
+        seconds = expected.median if self.table.held or expected.place else 0.0
         return now < by and now + seconds <= by
 
     def _assign(self, worker: Worker, now: float) -> bool:

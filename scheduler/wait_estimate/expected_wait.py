@@ -103,7 +103,7 @@ class ExpectedWait:
         ahead = self._places.ahead(request, self._now())
         return None if ahead is None else self._seconds(ahead, self.free_slots)
 
-    def expect(self, request: Request, before: QueueAhead = QueueAhead()) -> Expected:
+    def expect(self, request: Request, before: QueueAhead = QueueAhead()) -> Expected:  # noqa: B008 - frozen
         """For a request that is not in the queue yet, nor those `before` it in its call."""
         ahead, total = self._waiting.ahead(request, now := self._now()), self._waiting.total()
         ahead, total = (each.and_share(before, before.place) for each in (ahead, total))

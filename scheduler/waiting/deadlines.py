@@ -14,7 +14,7 @@ def due_at(request: Request, aging: Aging) -> float:
 
 
 class Deadlines:
-    """Only for the first token."""
+    """An answer that has begun goes on past its own."""
 
     def __init__(self) -> None:
         self._moments: list[tuple[float, RowId, Request]] = []  # lazy heap

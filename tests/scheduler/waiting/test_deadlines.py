@@ -14,6 +14,7 @@ from scheduler.batching.batcher import BatchLimits
 from scheduler.dispatcher import Dispatcher
 from scheduler.request import Failure, Request, State, TooLate
 from scheduler.strategy import STRATEGIES
+from scheduler.wait_estimate.calibration import FEWEST
 from tests.scheduler.fakes import VirtualClock, admitted, port, token
 
 PARAMS = SamplingParams(max_tokens=100)
@@ -51,6 +52,18 @@ def test_a_deadline_that_what_waits_leaves_no_time_for_is_refused_at_once() -> N
         stage.submit(5, deadline=63.0)
     assert stage.dispatcher.table.requests_waiting == 1
     assert stage.submit(5, deadline=65.0).state is State.WAITING
+
+
+def test_a_deadline_is_held_against_the_end_that_is_told() -> None:
+    """Answers had come later than expected: what is told knew it, and deadlines were taken that it said would pass."""
+    stage = OneSlot()
+    stage.busy()
+    stage.dispatcher.waits._calibration._scores[None].extend([1.0] * FEWEST)
+    told = stage.dispatcher.estimate_all([((1,) * 4, PARAMS, {"predicted_length": 5.0})])[0].expected
+    assert told is not None and told.median > told.point + 1.0
+    with pytest.raises(TooLate):
+        stage.submit(5, deadline=told.at + told.median - 0.1)
+    assert stage.submit(5, deadline=told.at + told.median + 0.1).state is State.WAITING
 
 
 def test_a_server_with_nothing_to_do_tries() -> None:
