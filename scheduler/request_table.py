@@ -194,6 +194,8 @@ class RequestTable:
             self.waits.ended(request, now)
             if self.calibration is not None:
                 self.calibration.add(request)
+        else:
+            self.waits.broke_off(request, now)
         if request.program is not None:
             read = request.input_length - request.cached_prompt if request.times.started is not None else 0
             request.program.end(request.generated + PROMPT_TOKEN * read, request.tokens, now)

@@ -104,6 +104,7 @@ class _Scope:
     forest: CalibratedForest | None = None
     nearest: NearestPrompts | None = None  # until the first forest
     compared: int = 0  # rows then
+    longest: int = 0  # complete answer
 
 
 # scope, rows, and those among them new since the last forest
@@ -149,6 +150,7 @@ class OnlineForest:
         own = replace(row, features=np.array(row.features[:-1], dtype=np.float32))  # without the digest
         scope = self._scopes.add(holder_of(row.scope), row.scope, own)
         scope.new += 1
+        scope.longest = max(scope.longest, 0 if row.cut else row.generated)
         return scope
 
     def _begin(self, scopes: Sequence[_Scope]) -> None:
@@ -177,10 +179,9 @@ class OnlineForest:
         prompts = Prompts.of([row.features for row in rows], self._features.width)
         return Answers(prompts, completed(lengths, cut), cut)
 
-    def _predictor(self, name: str) -> CalibratedForest | NearestPrompts | None:
-        scope = self._scopes.get(holder_of(name), name)
-        if scope is None or scope.forest is not None or len(scope.rows) < FEW:
-            return None if scope is None else scope.forest
+    def _find_predictor(self, scope: _Scope) -> CalibratedForest | NearestPrompts | None:
+        if scope.forest is not None or len(scope.rows) < FEW:
+            return scope.forest
         if scope.nearest is None or len(scope.rows) > (1 + FRESH) * scope.compared:
             answers = self._answers([*scope.rows][-NEAREST:])
             scope.nearest, scope.compared = NearestPrompts.of(answers.prompts, answers.lengths), len(scope.rows)
@@ -193,9 +194,10 @@ class OnlineForest:
         found: list[LengthDistribution | None] = [None] * len(queries)
         for name in {query.scope for query in queries}:
             own = [place for place, query in enumerate(queries) if query.scope == name]
-            if (predictor := self._predictor(name)) is not None:
+            scope = self._scopes.get(holder_of(name), name)
+            if scope is not None and (predictor := self._find_predictor(scope)) is not None:
                 asked = Prompts.of([features[place] for place in own], self._features.width)
                 for place, one in zip(own, predictor.distributions(asked), strict=True):
-                    found[place] = one
+                    found[place] = one.opened(scope.longest, queries[place].max_tokens)
         digest = self._features.digest
         return [Estimate((*read, digest), one, Source.OWN) for read, one in zip(features, found, strict=True)]

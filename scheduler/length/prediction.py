@@ -80,6 +80,12 @@ class LengthDistribution:
         weights = np.diff(np.interp(reached / reached[-1], (0, *ranks, 1), (0, *onto, 1)), prepend=0.0)
         return LengthDistribution(self.lengths, weights.astype(np.float32))
 
+    def opened(self, longest: float, most: float) -> LengthDistribution:
+        """Truncated lengths beyond the `longest` complete one as the `most` allowed: nobody knows how they go on."""
+        if self.lengths[-1] <= longest:
+            return self
+        return self.of(np.where(self.lengths > longest, np.maximum(self.lengths, most), self.lengths), self.weights)
+
     def remaining(self, generated: float) -> float | None:
         """E[G | G > generated] - generated, in tokens; None beyond the longest known answer."""
         lengths, mass, expected = self._tails

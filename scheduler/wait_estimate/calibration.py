@@ -1,19 +1,23 @@
 """Calibrated promises: split conformal prediction (Lei et al., JASA 113, 2018) with signed scores in groups.
 
 With a point p and a spread s, an answer that ends after t seconds scores z = ln(t / p) / s; quantiles of a group's
-scores give the low end p·exp(s·z05), the median and the promise p·exp(s·z95). Feedback is a queue's length late: what
-is overdue scores by its seconds so far, and what was served only since it was due scores beyond its promise.
+scores give the low end p·exp(s·z05), the median and the promise p·exp(s·z95). Scores are censored (Kaplan and Meier,
+JASA 53, 1958) where an answer took longer than is known: of what broke off or is overdue by its seconds so far, of what
+was served only since it was due by its promise, else kept promises are the evidence for nearer ones.
 """
 
 from bisect import bisect_left
 from collections import defaultdict, deque
 from collections.abc import Iterator, Sequence
 from heapq import heappop, heappush
-from math import ceil, hypot
+from math import hypot
 from statistics import median
+from typing import TypeAlias
 
 from scheduler.request import Request
 from scheduler.wait_estimate.completion import Group
+
+ROUNDING = 1e-9
 
 LOW = 0.05  # quantile of low ends
 
@@ -25,18 +29,22 @@ LEAST_SPREAD = 0.25
 
 WAIT_SPREAD = 0.5  # of a wait, as a log ratio
 
-# spreads beyond its promise; with 0, promises that order keeps come ever nearer, until a fifth of a kind breaks
-RESCUED = 0.5
-
 UNKNOWN = (-0.5, 0.0, 1.5)  # scores before there are any: low end, median, promise
+
+
+Pool: TypeAlias = Group | None
+
+LIMITED = 3  # length class of what `max_tokens` will end
+
+ALL_LIMITED: Pool = (-2, LIMITED)
 
 
 class Calibration:
     def __init__(self, keeps: bool) -> None:
         """`keeps`: due requests go first."""
         self._keeps = keeps
-        self._scores: defaultdict[Group | None, deque[float]] = defaultdict(lambda: deque(maxlen=RECENT))
-        self._overdue: defaultdict[Group | None, deque[Request]] = defaultdict(lambda: deque(maxlen=RECENT))
+        self._scores: defaultdict[Pool, deque[tuple[float, bool]]] = defaultdict(lambda: deque(maxlen=RECENT))
+        self._overdue: defaultdict[Pool, deque[Request]] = defaultdict(lambda: deque(maxlen=RECENT))
         self._promises: list[tuple[float, int, Request]] = []  # heap by time
         self._lengths = deque[int](maxlen=RECENT)
 
@@ -45,43 +53,53 @@ class Calibration:
         if (told := request.expected) is not None and told.group is not None:
             heappush(self._promises, (told.at + told.high, request.row_id, request))
 
-    def add(self, request: Request, end: float) -> None:
-        """An answer."""
-        self._lengths.append(request.generated)
+    def add(self, request: Request, end: float, *, cut: bool = False) -> None:
+        """An answer, or what was `cut` before it."""
         expected, assigned = request.expected, request.times.assigned
-        if expected is None or expected.group is None or assigned is None:
+        if not cut:
+            self._lengths.append(request.generated)
+        if expected is None or expected.group is None:
             return
         score = expected.score(end - expected.at)
-        if self._keeps and assigned >= expected.due(request.promised):
-            score = max(score, expected.score(expected.high) + RESCUED)
-        for group in (None, expected.group):
-            self._scores[group].append(score)
+        if self._keeps and assigned is not None and assigned >= expected.due(request.promised):
+            score, cut = max(score, expected.score(expected.high)), True
+        for pool in list_pools(expected.group):
+            self._scores[pool].append((score, cut))
 
-    def find_group(self, length: float, ahead: float) -> Group | None:
+    def find_group(self, length: float, ahead: float, *, limited: bool = False) -> Group | None:
         """By the share of the queue's work that is `ahead`, -1 where none is."""
         if len(self._lengths) < FEWEST:
             return None
         usual = median(self._lengths)
-        return min(3, int(4 * ahead)) if ahead >= 0 else -1, bisect_left((usual / 2, 2 * usual), length)
+        own = LIMITED if limited else bisect_left((usual / 2, 2 * usual), length)
+        return min(3, int(4 * ahead)) if ahead >= 0 else -1, own
 
     def find_scores(self, group: Group | None, now: float, coverage: float) -> tuple[float, float, float]:
         """Of low end, median and promise."""
         while self._promises and self._promises[0][0] < now:
             late = heappop(self._promises)[2]
             assert late.expected is not None
-            for each in (None, late.expected.group):
+            for each in list_pools(late.expected.group):
                 self._overdue[each].append(late)
-        chosen = group if len(self._scores[group]) >= FEWEST else None
+        common, own = list_pools(group)
+        chosen = own if len(self._scores[own]) >= FEWEST else common
         scores = [*self._scores[chosen], *(self._score_overdue(chosen, now) if self._overdue[chosen] else ())]
         if len(scores) < FEWEST:
             return UNKNOWN
         scores.sort()
-        return find_quantile(scores, LOW), find_quantile(scores, 0.5), find_quantile(scores, coverage)
+        low, middle, high = find_quantiles(scores, (LOW, 0.5, coverage))
+        return low, middle, high
 
-    def _score_overdue(self, group: Group | None, now: float) -> Iterator[float]:
-        for request in [one for one in self._overdue[group] if one.state.is_final]:
-            self._overdue[group].remove(request)
-        return (one.expected.score(now - one.expected.at) for one in self._overdue[group] if one.expected is not None)
+    def _score_overdue(self, pool: Pool, now: float) -> Iterator[tuple[float, bool]]:
+        for request in [one for one in self._overdue[pool] if one.state.is_final]:
+            self._overdue[pool].remove(request)
+        told = (one.expected for one in self._overdue[pool])
+        return ((one.score(now - one.at), True) for one in told if one is not None)
+
+
+def list_pools(group: Group | None) -> tuple[Pool, Pool]:
+    """Of all, and its own; what limits end teaches nothing of what ends by itself."""
+    return (None if group is None or group[1] != LIMITED else ALL_LIMITED), group
 
 
 def spread_of(point: float, own: float, lengths: float) -> float:
@@ -89,7 +107,11 @@ def spread_of(point: float, own: float, lengths: float) -> float:
     return max(LEAST_SPREAD, hypot(lengths * own, WAIT_SPREAD * (point - own)) / point)
 
 
-def find_quantile(ordered: Sequence[float], share: float) -> float:
-    """As of scores that are exchangeable with the next."""
-    count = len(ordered)
-    return ordered[min(count, max(1, ceil(share * (count + 1)))) - 1]
+def find_quantiles(ordered: Sequence[tuple[float, bool]], shares: Sequence[float]) -> list[float]:
+    """Of scores, some cut, that are exchangeable with the next; ascending, as `shares`."""
+    left, found = 1.0, list[float]()
+    for place, (score, cut) in enumerate(ordered):
+        left *= 1.0 if cut else 1 - 1 / (len(ordered) + 1 - place)
+        while len(found) < len(shares) and left <= 1 - shares[len(found)] + ROUNDING:
+            found.append(score)
+    return found + [ordered[-1][0]] * (len(shares) - len(found))

@@ -74,11 +74,14 @@ class ExpectedWait:
         self._speed.observe(self._rows(), self._decoding(), self._now(), decoded, work)
 
     def ended(self, request: Request, end: float) -> None:
-        self._speed.ended(request.generated)
+        self._speed.ended(request.generated, cut=request.generated >= request.sampling.max_tokens)
         self._calibration.add(request, end)
         expected, times, tokens = request.expected, request.times, request.generated
         if expected is not None and tokens and times.assigned is not None and not request.in_background:
             self._answers.append(EndedAnswer(times.arrival, times.assigned, end, tokens, expected.waits))
+
+    def broke_off(self, request: Request, now: float) -> None:
+        self._calibration.add(request, now, cut=True)
 
     @property
     def by_arrival(self) -> ArrivalComparison | None:
@@ -117,7 +120,8 @@ class ExpectedWait:
         spread = spread_of(point, own, log(max(1.0, high / max(middle, 1.0))))
         in_all = self._seconds(total, free) if ahead.place >= free else None
         share = wait / in_all if in_all else -1.0
-        group = None if request.in_background else self._calibration.find_group(middle, share)
+        limited = middle >= request.sampling.max_tokens
+        group = None if request.in_background else self._calibration.find_group(middle, share, limited=limited)
         scores = self._calibration.find_scores(group, now, request.coverage)
         low, median, promise = (point * exp(spread * score) for score in scores)
         return Expected(now, ahead.place, wait, own, point, spread, low, median, promise, group, waits)
@@ -164,7 +168,7 @@ class ExpectedWait:
         known, least, most = request.distribution, request.sampling.least_tokens, request.sampling.max_tokens
         if known is not None:
             return max(least, min(most, known.quantile(0.5))), max(least, min(most, known.quantile(COVERAGE)))
-        middle = self._remaining(request)
+        middle = remaining_length(request, self._speed.uncut_length)
         return middle, min(most, middle * UNKNOWN_FACTOR)
 
     def _token_seconds(self, ahead: QueueAhead, free: int) -> float | None:

@@ -1,7 +1,7 @@
 """Measured speed of what executors hold."""
 
 from collections.abc import Callable
-from math import exp
+from math import exp, inf
 from typing import NamedTuple
 
 MEMORY = 30.0  # seconds of work after which a measurement weighs 1/e
@@ -32,7 +32,7 @@ class Speed:
         self._rows = self._decoding = 0  # held since `_now`, and those that decode
         self._now = 0.0
         self._answers = 0
-        self._mean_length = 0.0
+        self._mean_length = self._complete = 0.0
 
     def observe(self, rows: int, decoding: int, now: float, tokens: int = 0, work: float = 0.0) -> None:
         """What rows held since the last call did: `tokens` by those that decode, `work` by all; then set `rows` and
@@ -45,9 +45,10 @@ class Speed:
             self._sums = _Sums(*(before * fade + one for before, one in zip(self._sums, new, strict=True)))
         self._rows, self._decoding, self._now = rows, decoding, now
 
-    def ended(self, length: int) -> None:
+    def ended(self, length: int, *, cut: bool = False) -> None:
         self._answers = min(self._answers + 1, LENGTHS)
         self._mean_length += (length - self._mean_length) / self._answers
+        self._complete += (1.0 - cut - self._complete) / self._answers
 
     def seconds_per_token(self, rows: int) -> float | None:
         """None until measured."""
@@ -78,3 +79,10 @@ class Speed:
     def mean_length(self) -> float | None:
         """In tokens; None before the first answer."""
         return self._mean_length if self._answers else None
+
+    @property
+    def uncut_length(self) -> float | None:
+        """Without limits, by what exponential lengths have (Epstein and Sobel, JASA 48, 1953); infinite if all were
+        cut.
+        """
+        return None if not self._answers else self._mean_length / self._complete if self._complete else inf

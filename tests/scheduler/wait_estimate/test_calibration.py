@@ -11,12 +11,12 @@ import pytest
 from scheduler.request import COVERAGE, Request, State
 from scheduler.wait_estimate.calibration import (
     FEWEST,
+    LIMITED,
     RECENT,
-    RESCUED,
     UNKNOWN,
     WAIT_SPREAD,
     Calibration,
-    find_quantile,
+    find_quantiles,
     spread_of,
 )
 from scheduler.wait_estimate.completion import SLACK, Expected, Group
@@ -83,9 +83,36 @@ def test_the_spread_is_that_of_the_own_length_and_of_the_wait_by_their_shares() 
     assert spread_of(4.0, 2.0, 1.0) == pytest.approx((0.5**2 + (WAIT_SPREAD / 2) ** 2) ** 0.5)
 
 
-@pytest.mark.parametrize(("count", "share", "rank"), [(99, 0.95, 95), (256, 0.95, 245), (10, 0.95, 10), (10, 0.05, 1)])
-def test_a_quantile_counts_the_next_score_too(count: int, share: float, rank: int) -> None:
-    assert find_quantile(range(1, count + 1), share) == rank
+@pytest.mark.parametrize(("count", "ranks"), [(99, [5, 50, 95]), (256, [13, 129, 245]), (10, [1, 6, 10])])
+def test_a_quantile_counts_the_next_score_too(count: int, ranks: list[int]) -> None:
+    assert find_quantiles([(one, False) for one in range(1, count + 1)], (0.05, 0.5, 0.95)) == ranks
+
+
+def test_what_was_cut_counts_as_those_that_went_on() -> None:
+    """By hand: of 20, the next included, 16 go beyond 4; each of the 6 that are not cut stands for 16 / 6 of them."""
+    scores = [(one, False) for one in (1, 2, 3, 4)] + [(5, True)] * 10 + [(one, False) for one in (6, 7, 8, 9, 10)]
+    assert find_quantiles(scores, (0.05, 0.2, 0.33, 0.6)) == [1, 4, 6, 8]
+    assert find_quantiles([(1, False), (2, True)], (0.5, 0.9)) == [2, 2], "no better is known"
+
+
+def test_clients_that_leave_before_their_answers_end_bring_no_promise_nearer() -> None:
+    """Answers of 40 s were never seen where clients leave after 10, and the promise was what those of 2 s took."""
+    calibration = Calibration(keeps=False)
+    for _ in range(40):
+        teach(calibration, *[ended(2.0)] * 3)
+        gone = ended(10.0)
+        gone.state = State.CANCELLED
+        calibration.add(gone, 10.0, cut=True)
+    assert scores(calibration)[2] == pytest.approx(log(5) / 0.5) and scores(calibration)[1] == 0.0
+
+
+def test_what_limits_end_is_calibrated_apart_from_what_ends_by_itself() -> None:
+    """Answers to calls with a small `max_tokens` end as told; that says nothing of those that may go on."""
+    calibration = Calibration(keeps=False)
+    teach(calibration, *[ended(2.0, replace(TOLD, group=(0, LIMITED)))] * 200)
+    assert calibration.find_group(10, 0.1, limited=True) == (0, LIMITED)
+    assert scores(calibration, (2, LIMITED)) == (0.0, 0.0, 0.0)
+    assert scores(calibration) == scores(calibration, None) == UNKNOWN
 
 
 def test_a_promise_that_is_overdue_counts_before_its_answer_comes_and_once_after() -> None:
@@ -110,7 +137,9 @@ def test_an_answer_that_was_served_only_since_it_was_due_counts_as_if_its_promis
     for one in (calibration, free):
         teach(one, *[ended(3.5, assigned=due)] * FEWEST)
     assert scores(free)[2] == pytest.approx(TOLD.score(3.5))
-    assert scores(calibration)[2] == pytest.approx(TOLD.score(TOLD.high) + RESCUED)
+    assert scores(calibration)[2] == pytest.approx(TOLD.score(TOLD.high))
+    teach(calibration, *[ended(9.0)] * 3, *[ended(3.5, assigned=due)] * FEWEST)
+    assert scores(calibration)[2] == pytest.approx(TOLD.score(9.0)), "they stand for those that broke"
     teach(calibration, *[ended(3.5, assigned=due - 0.1)] * RECENT)
     assert scores(calibration)[2] == pytest.approx(TOLD.score(3.5))
 

@@ -208,6 +208,21 @@ def test_an_answer_without_prediction_counts_as_the_mean_of_those_that_ended_and
     assert remaining_length(short, pace.mean_length) == 3
 
 
+def test_an_answer_of_unknown_length_is_expected_as_long_as_others_would_have_been_without_their_limits() -> None:
+    """By the mean of what had been cut at 16 tokens a call with a limit of 1,000 was promised its answer for 48."""
+    pace = Speed()
+    for length in (100, 300):
+        pace.ended(length)
+    assert pace.uncut_length == pace.mean_length == 200
+    for _ in range(2):
+        pace.ended(16, cut=True)
+    assert pace.mean_length == 108 and pace.uncut_length == 432 / 2
+    never = Speed()
+    assert never.uncut_length is None
+    never.ended(16, cut=True)
+    assert remaining_length(request(0), never.uncut_length) == request(0).sampling.max_tokens
+
+
 @pytest.mark.parametrize("predicts", [True, False])
 @pytest.mark.parametrize("rows", [1, 8])
 def test_expected_waits_come_true_on_the_average(rows: int, predicts: bool) -> None:
