@@ -7,6 +7,7 @@ import math
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Unpack
 
 from engine.kv.host_store import HostStore
 from engine.kv.prefix_cache import CHUNK, PrefixCache
@@ -18,8 +19,7 @@ from engine.simulated.machine import Machine
 from loadgen.simulate.prediction import Forecast, split_forecast
 from scheduler.assembly import SchedulerParts
 from scheduler.clock import Clock
-from scheduler.dispatcher import Dispatcher
-from scheduler.programs.program import Program
+from scheduler.dispatcher import Dispatcher, Known
 from scheduler.request import Request
 from scheduler.wait_estimate.node_router import Job, NodeLoad, WorkRouter
 
@@ -92,23 +92,14 @@ class Node:
         self,
         prompt: Sequence[int],
         sampling: SamplingParams,
-        client: str,
         forecast: Forecast,
-        priority: int = 0,
-        program: Program | None = None,
+        **known: Unpack[Known],
     ) -> Request:
-        """It is handled when the node advances, now."""
-        predicted, known = split_forecast(forecast)
+        """It is handled when the node advances, now; raises as the dispatcher does."""
+        predicted, distribution = split_forecast(forecast)
         self._changed, self.due = True, self._clock.now()
-        return self._dispatcher.submit(
-            prompt,
-            sampling,
-            priority=priority,
-            client=client,
-            predicted_length=predicted,
-            distribution=known,
-            program=program,
-        )
+        known |= Known(predicted_length=predicted, distribution=distribution)
+        return self._dispatcher.submit(prompt, sampling, **known)
 
     def advance(self) -> None:
         """Let executors act, then decide."""

@@ -206,7 +206,7 @@ class _Simulator:
             prefixes = () if self.block is None else list_prefixes(prompt, self.block)
             job = Job(len(prompt), split_forecast(forecast)[0], prefixes)
             node = self.nodes[self.router.choose(self.nodes, job, self.clock.now())]
-            request = node.submit(prompt, sampling, one.client, forecast, program=self._find_program(one))
+            request = node.submit(prompt, sampling, forecast, client=one.client, program=self._find_program(one))
             request.stream = _Sink(partial(self._note_end, request, place))
             self.requests.append(request)
 

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from scheduler.assembly import SchedulerParts
 from scheduler.clock import Clock
 from scheduler.remaining_length import remaining_length
-from scheduler.request import COVERAGE, Request
+from scheduler.request import COVERAGE, Request, State
 from scheduler.wait_estimate.by_arrival import LATEST, ArrivalComparison, EndedAnswer, compare
 from scheduler.wait_estimate.calibration import LOW, Calibration, spread_of
 from scheduler.wait_estimate.completion import LEAST_SECONDS, Expected
@@ -30,6 +30,8 @@ SHARES = (LOW, 0.5, COVERAGE)  # quantiles of a length
 
 UNKNOWN_FACTOR = 3.0  # half width, as a factor, where only a number is known
 
+
+NEARER = 0.8  # share of what is left until a promise, below which it is told again
 
 COMPARED = 2.0  # seconds that a comparison is reused: it takes milliseconds
 
@@ -106,7 +108,7 @@ class ExpectedWait:
         ahead = self._places.ahead(request, self._now())
         return None if ahead is None else self._seconds(ahead, self.free_slots)
 
-    def expect(self, request: Request, before: QueueAhead = QueueAhead()) -> Expected:  # noqa: B008 - frozen
+    def expect(self, request: Request, before: QueueAhead = QueueAhead(), coverage: float | None = None) -> Expected:  # noqa: B008 - frozen
         """For a request that is not in the queue yet, nor those `before` it in its call."""
         ahead, total = self._waiting.ahead(request, now := self._now()), self._waiting.total()
         ahead, total = (each.and_share(before, before.place) for each in (ahead, total))
@@ -122,9 +124,20 @@ class ExpectedWait:
         share = wait / in_all if in_all else -1.0
         limited = middle >= request.sampling.max_tokens
         group = None if request.in_background else self._calibration.find_group(middle, share, limited=limited)
-        scores = self._calibration.find_scores(group, now, request.coverage)
+        scores = self._calibration.find_scores(group, now, coverage or request.coverage)
         low, median, promise = (point * exp(spread * score) for score in scores)
         return Expected(now, ahead.place, wait, own, point, spread, low, median, promise, group, waits)
+
+    def tell_again(self, request: Request) -> bool:
+        """True if a waiting request's promise is now nearer by more than a part of what was left of it."""
+        told, now = request.expected, self._now()
+        if told is None or request.state is not State.WAITING:
+            return False
+        again = self.expect(request, coverage=(1 + request.coverage) / 2)  # the least of several breaks more often
+        nearer = again.known and again.by - now < NEARER * (told.by - now)
+        if nearer:
+            request.expected = replace(told, high=again.by - told.at)
+        return nearer
 
     def retry_after(self) -> float:
         """Seconds, 1 at least, until all waiting requests have started."""

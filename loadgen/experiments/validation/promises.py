@@ -9,6 +9,7 @@ import math
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from statistics import fmean, median
 from typing import NamedTuple
 
@@ -27,11 +28,13 @@ from loadgen.simulate.simulation import fit_parts, prices_of
 from loadgen.workload.lengths import RequestLengths
 from scheduler.batching.batcher import BatchLimits
 from scheduler.options import Scheduling
-from scheduler.request import COVERAGE, Request
+from scheduler.request import COVERAGE, Request, Unpromised
 from scheduler.strategy import STRATEGIES, Strategy
 from scheduler.waiting.out_of_turn import OutOfTurn
 
 FEWEST = 100  # requests of a key that is judged
+ASKED = 3  # one call of so many asks for a promise
+WITHIN = 2.0  # times from the start to the end that it may take
 LEARNED, JUDGED = 300, 500  # answers after a change, and calls that come then
 
 
@@ -56,6 +59,12 @@ class Told(NamedTuple):
     def is_kept(self) -> bool:
         return self.seconds <= self.high
 
+    @property
+    def own(self) -> float:
+        """Seconds from its start to its end."""
+        assert self.request.times.started is not None
+        return self.came + self.seconds - self.request.times.started
+
     @classmethod
     def of(cls, request: Request, queue: int, key: int) -> Told:
         times, expected, known, made = request.times, request.expected, request.distribution, request.generated
@@ -65,8 +74,8 @@ class Told(NamedTuple):
         return cls(request, queue, key, times.came, times.end - times.came, expected.high, oracle)
 
 
-def play(scenario: Scenario, strategy: Strategy) -> list[Told]:
-    """In order of arrival."""
+def play(scenario: Scenario, strategy: Strategy, alone: Sequence[Told] = ()) -> list[Told]:
+    """In order of arrival; with what they took `alone`, one in ASKED asks for a promise, and goes on if refused."""
     cell, machine = scenario.cell, MACHINES[scenario.cell.machine]
     rate = cell.rho * measure_capacity(cell.machine, cell.load, cell.seed)
     load = draw_arrivals(load_lengths(cell.load, cell.requests, cell.seed), rate, cell.burstiness, cell.seed + 1)
@@ -77,10 +86,15 @@ def play(scenario: Scenario, strategy: Strategy) -> list[Told]:
     clock = VirtualClock()
     node = Node(fit_parts(strategy, limits, machine, prices_of(machine)), machine, clock)
     keys, queues, requests = draw_clients(np.random.default_rng(cell.seed), len(load)), list[int](), list[Request]()
-    for one, sampling, forecast in _forecast(scenario, load):
+    for place, (one, sampling, forecast) in enumerate(_forecast(scenario, load)):
         _run(node, clock, one.arrival)
         queues.append(node.requests)
-        requests.append(node.submit((0,) * one.input_length, sampling, "", forecast))
+        send = partial(node.submit, (0,) * one.input_length, sampling, forecast)
+        try:
+            asks = alone and place % ASKED == 0
+            requests.append(send(promised=one.arrival + WITHIN * alone[place].own if asks else None))
+        except Unpromised:
+            requests.append(send())
     _run(node, clock, math.inf)
     return list(map(Told.of, requests, queues, keys.tolist()))
 
@@ -152,7 +166,33 @@ def judge(told: Sequence[Told], base: Sequence[Told]) -> tuple[float, ...]:
     )
 
 
-HEADS = ("", "kept", "estimate", "load", "time", "key", "later", "told / true", "oracle's", "mean JCT, %", "p99, %")
+def judge_asked(told: Sequence[Told], base: Sequence[Told]) -> tuple[float, ...]:
+    """Shares of promises asked for that were refused, that an oracle would refuse without them, and of those given that
+    broke.
+    """
+    first = -(-len(told) // 10 // ASKED) * ASKED
+    asked, before = told[first::ASKED], base[first::ASKED]
+    given = [one for one in asked if one.request.promised is not None]
+    kept = fmean(bool(one.request.keeps_promise(one.came + one.seconds)) for one in given) if given else math.nan
+    return 1 - len(given) / len(asked), fmean(one.oracle > WITHIN * one.own for one in before), 1 - kept
+
+
+HEADS = (
+    "",
+    "kept",
+    "estimate",
+    "load",
+    "time",
+    "key",
+    "later",
+    "told / true",
+    "oracle's",
+    "mean JCT, %",
+    "p99, %",
+    "refused",
+    "oracle refuses",
+    "broken",
+)
 
 
 def list_scenarios(requests: int) -> Iterator[Scenario]:
@@ -177,7 +217,8 @@ def describe(scenario: Scenario) -> str:
 def tabulate(scenarios: Iterable[Scenario]) -> Table:
     strategy, rows = STRATEGIES["lengthwise"], []
     for scenario in scenarios:
-        figures = judge(play(scenario, strategy), play(scenario, without_promises(strategy)))
+        base = play(scenario, without_promises(strategy))
+        figures = (*judge(play(scenario, strategy), base), *judge_asked(play(scenario, strategy, base), base))
         rows.append((describe(scenario), *(f"{one:.2f}" for one in figures)))
     return Table("how told ends come true", HEADS, tuple(rows))
 

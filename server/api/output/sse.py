@@ -227,10 +227,11 @@ class PlaceNotes:
         if any(request.times.started is not None or request.state.is_final for request in self.requests):
             return None
         place, wait = find_place(self.requests, self.dispatcher)
-        if place is not None and (place != self._sent or self._looks >= REPEAT):
-            await self.stream.comment(
-                Progress(place, wait, expectation_of(self.requests, self.dispatcher.now()).by).comment()
-            )
+        asked = [request for request in self.requests if request.promised is not None]
+        nearer = any([self.dispatcher.waits.tell_again(request) for request in asked])
+        if place is not None and (nearer or place != self._sent or self._looks >= REPEAT):
+            by = expectation_of(self.requests, self.dispatcher.now()).by
+            await self.stream.comment(Progress(place, wait, by).comment())
             self._sent, self._looks = place, 0
         self._looks += 1
         return self.interval

@@ -37,7 +37,7 @@ def serve(name: str, load: list[RequestLengths]) -> tuple[list[Request], Arrival
         if moment is not None:
             clock.move_to(moment.arrival)
             sampling = SamplingParams(1000, replay_tokens=moment.output_length)
-            requests.append(node.submit((0,) * moment.input_length, sampling, "", float(moment.output_length)))
+            requests.append(node.submit((0,) * moment.input_length, sampling, float(moment.output_length)))
     return requests, node._dispatcher.waits.by_arrival
 
 
@@ -106,7 +106,7 @@ def test_requests_that_are_refused_cancelled_or_in_the_background_count_for_noth
     clock = VirtualClock()
     node = Node(parts("lengthwise"), replace(MACHINE, max_num_seqs=1), clock)
     dispatcher, sampling = node._dispatcher, SamplingParams(5, replay_tokens=2)
-    lines = [node.submit((0,) * 3, sampling, "", None, BACKGROUND) for _ in range(2 * FEWEST_WAITED)]
+    lines = [node.submit((0,) * 3, sampling, None, priority=BACKGROUND) for _ in range(2 * FEWEST_WAITED)]
     with pytest.raises(TooLate):
         dispatcher.submit((0,) * 3, sampling, deadline=clock.now())
     dispatcher.cancel(dispatcher.submit((0,) * 3, sampling))
