@@ -61,7 +61,7 @@ class Calibration:
         if expected is None or expected.group is None:
             return
         score = expected.score(end - expected.at)
-        if self._keeps and assigned is not None and assigned >= expected.due(request.promised):
+        if self._keeps and expected.waits and assigned is not None and assigned >= expected.due(request.promised):
             score, cut = max(score, expected.score(expected.high)), True
         for pool in list_pools(expected.group):
             self._scores[pool].append((score, cut))

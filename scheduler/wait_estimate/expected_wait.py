@@ -31,7 +31,7 @@ SHARES = (LOW, 0.5, COVERAGE)  # quantiles of a length
 UNKNOWN_FACTOR = 3.0  # half width, as a factor, where only a number is known
 
 
-NEARER = 0.8  # share of what is left until a promise, below which it is told again
+NEARER = 0.8  # share of the time left until a promise, below which it is promised again
 
 COMPARED = 2.0  # seconds that a comparison is reused: it takes milliseconds
 

@@ -33,7 +33,7 @@ from scheduler.strategy import STRATEGIES, Strategy
 from scheduler.waiting.out_of_turn import OutOfTurn
 
 FEWEST = 100  # requests of a key that is judged
-ASKED = 3  # one call of so many asks for a promise
+ASKED = 3  # every third call asks for a promise
 WITHIN = 2.0  # times from the start to the end that it may take
 LEARNED, JUDGED = 300, 500  # answers after a change, and calls that come then
 
@@ -75,7 +75,7 @@ class Told(NamedTuple):
 
 
 def play(scenario: Scenario, strategy: Strategy, alone: Sequence[Told] = ()) -> list[Told]:
-    """In order of arrival; with what they took `alone`, one in ASKED asks for a promise, and goes on if refused."""
+    """In order of arrival; with what they took `alone`, one in ASKED asks for a promise, else goes on without."""
     cell, machine = scenario.cell, MACHINES[scenario.cell.machine]
     rate = cell.rho * measure_capacity(cell.machine, cell.load, cell.seed)
     load = draw_arrivals(load_lengths(cell.load, cell.requests, cell.seed), rate, cell.burstiness, cell.seed + 1)

@@ -22,7 +22,7 @@ from scheduler.wait_estimate.calibration import (
 from scheduler.wait_estimate.completion import SLACK, Expected, Group
 from tests.scheduler.fakes import request
 
-TOLD = Expected(0.0, 0, 0.0, own=1.0, point=2.0, spread=0.5, high=4.0, group=(0, 1))
+TOLD = Expected(0.0, 0, 0.0, own=1.0, point=2.0, spread=0.5, high=4.0, group=(0, 1), waits=True)
 
 
 def ended(seconds: float, told: Expected = TOLD, *, assigned: float | None = None, row_id: int = 0) -> Request:
@@ -140,6 +140,8 @@ def test_an_answer_that_was_served_only_since_it_was_due_counts_as_if_its_promis
     assert scores(calibration)[2] == pytest.approx(TOLD.score(TOLD.high))
     teach(calibration, *[ended(9.0)] * 3, *[ended(3.5, assigned=due)] * FEWEST)
     assert scores(calibration)[2] == pytest.approx(TOLD.score(9.0)), "they stand for those that broke"
+    teach(calibration, *[ended(3.5, replace(TOLD, waits=False), assigned=due)] * RECENT)
+    assert scores(calibration)[2] == pytest.approx(TOLD.score(3.5)), "a slot was free: nothing was put first"
     teach(calibration, *[ended(3.5, assigned=due - 0.1)] * RECENT)
     assert scores(calibration)[2] == pytest.approx(TOLD.score(3.5))
 
