@@ -1,3 +1,3 @@
 """The version, without heavy imports."""
 
-VERSION = "0.3.0"  # read by pyproject.toml; tested
+VERSION = "0.4.0"  # read by pyproject.toml; tested
