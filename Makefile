@@ -9,7 +9,10 @@ BIN := $(VENV)/bin
 RUNTIME := $(VENV)/installed
 TESTING := $(VENV)/installed-test
 PACKAGES := server engine scheduler models loadgen
-PIP := $(BIN)/python -P -m pip --disable-pip-version-check --no-input install --no-warn-script-location -c constraints.txt
+PIP := $(BIN)/python -P -m pip --disable-pip-version-check --no-input install -q --no-warn-script-location -c constraints.txt
+# What pyproject.toml names, without the project itself: `pip install -e .` would compile the pass again each time.
+NAMED = $(BIN)/python -P -c 'import sys, tomllib; project = tomllib.load(open("pyproject.toml", "rb"))["project"]; \
+  extras = project["optional-dependencies"] | {"": project["dependencies"]}; print(*extras[sys.argv[1]], sep="\n")'
 # A process a core, four at most, since each loads torch; a file's tests stay together, and share what they set up. Files
 # begin in the order of tests/conftest.py; xdist would sort them by their number of tests, and begin a single long one last.
 PYTEST = $(BIN)/python -m pytest -q -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder --durations=15
@@ -76,7 +79,7 @@ test-deploy: $(TESTING) ## check image, manifests and configurations by programs
 	@PATH=$(abspath $(BIN)):$$PATH exec $(BIN)/python -m pytest -q tests/server/deploy $(ARGS)
 
 test-ray: $(TESTING) ## install Ray Serve and run two nodes behind it
-	$(PIP) -e '.[ray]'
+	@$(NAMED) ray | $(PIP) -r /dev/stdin
 	@exec $(BIN)/python -m pytest -q tests/server/deploy/test_ray.py $(ARGS)
 
 test-wheel: ## build sdist and wheel, install them into an empty environment, and ask the default model there
@@ -95,7 +98,7 @@ picture: $(TESTING) ## make the dashboard's pictures in docs from a running serv
 	@PYTHONPATH=$(CURDIR) exec $(BIN)/python -P -m tests.tools.picture $(ARGS)
 
 site: $(RUNTIME) ## build the documents as a site, in build/site
-	$(PIP) -e '.[docs]'
+	@$(NAMED) docs | $(PIP) -r /dev/stdin
 	@rm -rf build/pages && mkdir -p build/pages && cp -r --parents *.md CITATION.cff LICENSE docs findings/README.md server/deploy build/pages
 	@cp docs/mkdocs.yml build/ && $(BIN)/zensical build --strict --clean -f build/mkdocs.yml
 
@@ -115,11 +118,18 @@ $(RUNTIME): pyproject.toml constraints.txt $(wildcard models/native/*.h models/n
 	  echo 'error: $(PYTHON) is missing or older than 3.11; name a newer one: make $(MAKECMDGOALS) PYTHON=python3.12' >&2; exit 1; }
 	@$(PYTHON) -c 'import ensurepip, venv' || { \
 	  echo 'error: $(PYTHON) has no venv module; install it (Debian, Ubuntu: apt install python3-venv)' >&2; exit 1; }
-	$(PYTHON) -m venv $(FRESH) $(VENV)
-	$(PIP) '$(TORCH)'
-	$(PIP) -e '.[report]'
+	@echo '1 of 4: the environment $(VENV)'
+	@$(PYTHON) -m venv $(FRESH) $(VENV)
+	@echo '2 of 4: $(TORCH), some hundred megabytes'
+	@$(PIP) '$(TORCH)'
+	@echo '3 of 4: the other packages'
+	@{ $(NAMED) '' && $(NAMED) report; } | $(PIP) -r /dev/stdin
+	@echo '4 of 4: the compiled pass, for three kinds of CPU side by side'
+	@$(PIP) --no-deps -e .
+	@ls models/native/*.so >/dev/null 2>&1 || echo 'no C++ compiler: the server runs on the slower kernels of torch (apt install g++, then make clean install)'
 	@touch $@
 
 $(TESTING): $(RUNTIME)
-	$(PIP) -e '.[test]'
+	@echo 'packages of the tests'
+	@$(NAMED) test | $(PIP) -r /dev/stdin
 	@touch $@
