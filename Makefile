@@ -19,7 +19,7 @@ PYTEST = $(BIN)/python -m pytest -q -n auto --maxprocesses 4 --dist loadfile --n
 TORCH = $(shell grep '^torch==' constraints.txt)
 
 .DEFAULT_GOAL := help
-.PHONY: help install serve chat bench evidence test test-quick test-clients test-faults test-native test-wheel test-deploy test-ray check docs-clients picture site clean
+.PHONY: help install serve chat bench evidence evidence-sample test test-quick test-clients test-faults test-native test-wheel test-deploy test-ray check docs-clients picture site clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-20s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -53,6 +53,9 @@ SIMULATED := $(PAPERS) $(if $(TASKS),magnus-comments) $(if $(TRACE),ssjf-times)
 
 evidence: $(RUNTIME) ## repeat the papers' experiments in the simulator, in some twelve minutes of two cores
 	@$(MAKE) --no-print-directory -j 2 $(addprefix evidence-,$(SIMULATED))
+
+evidence-sample: $(RUNTIME) ## run ten of the pages' claims, drawn by SEED=, each for five minutes at most
+	@PYTHONPATH=$(CURDIR) exec $(BIN)/python -P -m tests.tools.claims $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 evidence-%: $(RUNTIME)
 	@mkdir -p build/evidence $(EVIDENCE)

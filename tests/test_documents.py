@@ -1,14 +1,18 @@
 """Links of the documents lead to files of the repository, and docs/strategies.md has every strategy."""
 
 import re
+import shlex
 from collections.abc import Iterator
 from fnmatch import fnmatch
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
 from scheduler.strategy import STRATEGIES
+from server.cli.main import build_parser
 from tests.tools import api_fields
+from tests.tools.claims import read_claims, run_claim
 
 ROOT = Path(__file__).parent.parent
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
@@ -108,3 +112,20 @@ def test_every_test_that_the_operators_are_told_of_exists() -> None:
     files = [re.findall(r"`([\w/]+\.py)`", cell) for cell in cells]
     assert len(files) > 20 and all(files)
     assert [name for named in files for name in named if not (ROOT / "tests" / name).exists()] == []
+
+
+def test_claims_of_the_pages_have_commands_that_exist() -> None:
+    claims, parser = read_claims(), build_parser()
+    assert len(claims) >= 15
+    for _, claim, command in claims:
+        assert "|" in claim or len(claim.split()) > 5
+        if command.startswith("lengthwise"):
+            parser.parse_args(shlex.split(command)[1:])
+        else:
+            assert find_spec(re.findall(r" -m ([\w.]+)", command)[0])
+
+
+def test_a_claim_is_run_within_its_limit() -> None:
+    command = "lengthwise simulate --duration 5 --strategies baton-pd"
+    assert "baton-pd" in run_claim(command, 120) and run_claim(command, 0.01) == "not ended after 0 s"
+    assert run_claim("lengthwise simulate --duration never", 120).startswith("exit code 2")
