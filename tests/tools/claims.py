@@ -4,15 +4,15 @@
 code span or a line of shell in it. Commands that name a file, a model or an address of the reader's are left out.
 """
 
-from __future__ import annotations
-
 import argparse
+import os
 import random
 import re
 import shlex
 import subprocess
 import sys
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 ROOT = Path(__file__).parents[2]
 PAGES = ("lengthwise", "strategies", "research/*")
@@ -41,7 +41,9 @@ def run_claim(command: str, limit: float) -> str:
     program, *words = shlex.split(command)
     line = [sys.executable, *(words if program == "python" else ["-P", "-m", "lengthwise", *words])]
     try:
-        done = subprocess.run(line, cwd=ROOT, capture_output=True, text=True, timeout=limit)
+        with TemporaryDirectory() as folder:
+            env = os.environ | {"PYTHONPATH": str(ROOT)}
+            done = subprocess.run(line, cwd=folder, env=env, capture_output=True, text=True, timeout=limit)
     except subprocess.TimeoutExpired:
         return f"not ended after {limit:.0f} s"
     return done.stdout if done.returncode == 0 else f"exit code {done.returncode}\n{done.stdout}{done.stderr}"
