@@ -25,8 +25,7 @@ class Program:
     requirements: tuple[str, ...]  # the program itself first
     command: tuple[str, ...]
     script: Script
-    ran: str  # two texts for the table: this, and what it sends that is unusual
-    unusual: str
+    unusual: str  # what it sends, for the table
     sends: tuple[Mapping[str, object], ...]  # fields that `unusual` speaks of, each set in one call at least
     results: int = 3  # of tools, in the longest history
     files: Mapping[str, str] = field(default_factory=dict)  # below {folder}, which is HOME too
@@ -115,7 +114,6 @@ PROGRAMS: Mapping[str, Program] = MappingProxyType(
                 ("exec_command", {"cmd": "echo hello"}),
                 end=END,
             ),
-            "three turns with `exec_command` and `view_image`, one more by `resume`",
             "its instructions as a `developer` message, a `namespace` of tools and `web_search`, "
             "a picture as a function's result",
             ({"store": False, "include": ["reasoning.encrypted_content"], "reasoning": {"summary": "auto"}},),
@@ -126,7 +124,6 @@ PROGRAMS: Mapping[str, Program] = MappingProxyType(
             ("@anthropic-ai/claude-code@2.1.197",),
             ("claude", "-p", ASKED),
             read_two("Read", "file_path", "Bash", command="echo hello", description="Say hello"),
-            "three turns with `Read` and `Bash`, one more by `-c`",
             "`max_tokens` 64,000, 24 tools, a message of role `system` behind the user's, "
             "a picture as a tool's result, `thinking: adaptive`",
             ({"max_tokens": 64_000, "thinking": {"type": "adaptive"}, "output_config": {"effort": "high"}},),
@@ -137,7 +134,6 @@ PROGRAMS: Mapping[str, Program] = MappingProxyType(
             ("opencode-ai@1.18.33",),
             ("opencode", "run", ASKED),
             read_two("read", "filePath", "bash", command="echo hello", description="Say hello"),
-            "a title, three turns with `read` and `bash`, one more by `-c`",
             "`max_tokens` 32,000, two calls at once, a user's turn behind a tool's result",
             ({"max_tokens": 32_000, "tool_choice": "auto", "stream_options": {"include_usage": True}},),
             files={"opencode.json": OPENCODE},
@@ -148,7 +144,6 @@ PROGRAMS: Mapping[str, Program] = MappingProxyType(
             ("@qwen-code/qwen-code@0.15.10",),
             ("qwen", "--auth-type", "openai", "-p", ASKED),
             read_two("read_file", "file_path", "list_directory", path="{folder}"),
-            "three turns with `read_file` and `list_directory`, one more by `-c`",
             "`max_tokens` 8,000, `content` of messages and of results in parts",
             ({"max_tokens": 8000, "stream_options": {"include_usage": True}},),
             files={".qwen/settings.json": QWEN_CODE},
@@ -164,7 +159,6 @@ PROGRAMS: Mapping[str, Program] = MappingProxyType(
             ("aider-chat==0.86.2",),
             AIDER,
             Script(tuple(f"{CHANGED}\n\nnote.txt\n```\n{word}\n```\n" for word in ("one", "two", "three")), CHANGED),
-            "three turns of edits, by a test's output",
             "`temperature` 0, turns that nobody said, the test's output twice",
             ({"temperature": 0, "stream": True},),
             results=2,
@@ -176,7 +170,6 @@ PROGRAMS: Mapping[str, Program] = MappingProxyType(
             ("ai@6.0.326", "@ai-sdk/openai@3.0.141", "zod@4"),
             ("node", "ai_sdk_responses_client.mjs", "{url}"),
             WEATHER,
-            "three turns with a tool, two more of the user's",
             "`item_reference` for what was answered before",
             ({"tool_choice": "auto", "stream": True},),
             beside="ai_sdk_responses_client.mjs",
@@ -185,7 +178,6 @@ PROGRAMS: Mapping[str, Program] = MappingProxyType(
             ("openai-agents==0.24.0",),
             ("python", "openai_agents_client.py", "{url}"),
             WEATHER,
-            "three turns with a tool, by chats and by responses, one more of the user's",
             "the answer's items as they came, whatever fields they have; `strict` tools",
             ({"include": [], "stream": True},),
             beside="openai_agents_client.py",
@@ -194,7 +186,6 @@ PROGRAMS: Mapping[str, Program] = MappingProxyType(
             ("inspect-ai==0.3.285", "openai"),
             ("inspect", "eval", "inspect_ai_client.py", "--model", "openai-api/lw/long", "--display", "plain"),
             WEATHER,
-            "three samples at once, each of three turns with a tool",
             "arguments that it has written anew",
             ({"tool_choice": "auto"},),
             environment={"LW_BASE_URL": "{url}/v1", "LW_API_KEY": "none"},
@@ -208,7 +199,6 @@ PROGRAMS: Mapping[str, Program] = MappingProxyType(
                 "base_url={url}/v1/completions,model=long,tokenizer={model}",
             ),
             Script((END,)),
-            "choices by likelihood, answers by text",
             "lists of token ids in a list, `echo` with `logprobs` and `max_tokens` 1; asks for `/tokenizer_info` "
             "first, which need not be there",
             ({"max_tokens": 1, "echo": True, "logprobs": 1, "seed": 1234}, {"stop": ["\n\n", "<|im_end|>"]}),
@@ -223,7 +213,6 @@ PROGRAMS: Mapping[str, Program] = MappingProxyType(
                 "base_url={url}/v1/chat/completions,model=long",
             ),
             Script((END,)),
-            "answers by text",
             "nothing",
             ({"stop": ["\n\n"], "temperature": 0.0, "seed": 1234},),
             results=0,
@@ -234,7 +223,6 @@ PROGRAMS: Mapping[str, Program] = MappingProxyType(
             ("promptfoo@0.121.20",),
             ("promptfoo", "eval", "--no-cache", "--no-progress-bar"),
             Script((END,)),
-            "three tests at once",
             "nothing",
             ({"max_tokens": 1024, "temperature": 0},),
             results=0,

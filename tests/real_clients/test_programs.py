@@ -27,7 +27,7 @@ from tests.real_clients.test_real_clients import ASKED, HEAVY, TABLE
 from tests.server.api.programs.shapes import PICTURE
 
 HERE = Path(__file__).parent
-HEADS = ("program", "version", "what was run", "calls", "longest prompt, in tokens", "what it sends that is unusual")
+HEADS = ("program", "version", "requests", "longest prompt, in tokens", "what it sends that is unusual")
 PATIENCE = 240.0  # seconds for all its turns
 LOOPBACK = {"NO_PROXY": "127.0.0.1", "HTTPS_PROXY": "http://127.0.0.1:9"}  # what is sent to others goes nowhere
 
@@ -73,7 +73,7 @@ async def test_a_program_goes_through_its_turns(
     for fields in program.sends:
         assert any(fields.items() <= one.json.items() for one in asked), fields
     version, longest = read_version(environment, program.package), max(length for _, length in prompts)
-    table[name] = [name, version, program.ran, str(len(asked)), f"{longest:,}", program.unusual]
+    table[name] = [name, version, str(len(asked)), f"{longest:,}", program.unusual]
 
 
 def fill(text: str, **places: object) -> str:
