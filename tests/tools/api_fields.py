@@ -9,21 +9,20 @@ import json
 import re
 import subprocess
 import sys
-from collections import defaultdict
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 PAGE = Path(__file__).parents[2] / "docs/api.md"
 TAKEN = re.compile(r"(?<=\| field \| form \| note \|\n\|---\|---\|---\|\n)(?:\|.*\n)+")
-REFUSED = re.compile(r"(?<=\| refused \| because \|\n\|---\|---\|\n)(?:\|.*\n)+")
+REFUSED = re.compile(r"(?<=by an error that says what to use: ).*")
 BODIES = ("ChatBody", "CompletionBody")
 WIDEST = 2**31 - 1
 """A bound at or beyond this one keeps numbers in a machine's word, and tells a reader nothing."""
 
 
 def filled(page: str) -> str:
-    """The page with its form column and its table of refusals as the types have them."""
+    """The page with its form column and its refused fields as the types have them."""
     fields = described()
     page = TAKEN.sub(lambda table: "".join(_row(line, fields) for line in table[0].splitlines()), page)
     return REFUSED.sub(_refused(fields), page)
@@ -74,11 +73,7 @@ def _range(schema: Mapping[str, Any]) -> str:
 
 
 def _refused(fields: Mapping[str, Any]) -> str:
-    reasons: dict[str, list[str]] = defaultdict(list)
-    for name, form in fields.items():
-        if "description" in form:
-            reasons[re.sub(r"^(is|are) not supported; ", "", form["description"])].append(f"`{name}`")
-    return "".join(f"| {', '.join(names)} | {reason} |\n" for reason, names in reasons.items())
+    return ", ".join(f"`{name}`" for name, form in fields.items() if "description" in form) + "."
 
 
 if __name__ == "__main__":
