@@ -56,3 +56,9 @@ def test_worn_phrases_give_way_to_the_words_of_the_field(phrase: str) -> None:
 def test_prose_stays_short() -> None:
     prose, code, below = read_house()
     assert sum(len(text.split()) for text in prose.values()) <= WORDS * code and below <= STRINGS
+
+
+@pytest.mark.parametrize(("pages", "most"), [(["README.md", "docs/*.md"], 14_000), (["docs/research/*.md"], 16_000)])
+def test_pages_stay_short(pages: list[str], most: int) -> None:
+    """Counted as by `wc -w`."""
+    assert sum(len(path.read_text("utf-8").split()) for page in pages for path in ROOT.glob(page)) <= most
