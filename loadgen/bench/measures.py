@@ -77,6 +77,17 @@ def judge(endings: Iterable[tuple[Foretold, float]]) -> Json:
     }
 
 
+def judge_promises(endings: Iterable[tuple[float, float]]) -> Json:
+    """Of promised and true times: the share kept, and the median ratio."""
+    ended = [one for one in endings if one[1] > 0]
+    if not ended:
+        return {}
+    return {
+        "promises_kept": sum(seconds <= promised for promised, seconds in ended) / len(ended),
+        "promised_ratio": median(promised / seconds for promised, seconds in ended),
+    }
+
+
 def measure(
     outcomes: Sequence[RequestOutcome],
     duration: float,

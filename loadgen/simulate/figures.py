@@ -6,7 +6,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from engine.simulated.machine import Cost
-from loadgen.bench.measures import divide, judge, spread
+from loadgen.bench.measures import divide, judge, judge_promises, spread
 from loadgen.simulate.programs import measure_runs
 from loadgen.simulate.simulation import Served, Simulation
 from models.errors import UserError
@@ -32,6 +32,7 @@ def measure_latencies(requests: Sequence[Served], cost: Cost | None = None) -> F
         **spread("ttft_ms", ttft, PERCENTILES),
         **spread("tpot_ms", tpot, PERCENTILES),
         **spread("normalized_latency_s", normalized, PERCENTILES),
+        **judge_promises((one.promised, one.end - one.arrival) for one in done if one.promised is not None),
     }
     if cost is not None:
         found |= spread("slowdown", [measure_slowdown(one, cost) for one in done], PERCENTILES)

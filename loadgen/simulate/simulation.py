@@ -45,6 +45,7 @@ class Served:
     cached_prompt: int = 0  # tokens
     foretold: Foretold | None = None  # expected on arrival
     run: str = ""  # an agent's
+    promised: float | None = None  # seconds after arrival
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,7 +262,8 @@ def served(request: Request, origin: float = 0.0) -> Served:
         predicted_length=request.predicted_length,
         completed=request.state is State.FINISHED,
         cached_prompt=request.cached_prompt,
-        foretold=_foretold(request),
+        foretold=(foretold := _foretold(request)),
+        promised=None if foretold is None else foretold.high,
         run="" if request.program is None else request.program.name,
     )
 

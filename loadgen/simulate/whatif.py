@@ -87,6 +87,7 @@ def _served(entry: RequestEntry, arrival: float) -> Served:
         runs=entry.runs,
         predicted_length=entry.predicted,
         run=entry.program,
+        promised=entry.promised if entry.asked is None else entry.asked,
     )
 
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from models.errors import UserError
 
-VERSION = 6  # before 5 with a table of batches
+VERSION = 7  # before 5 with a table of batches
 
 STATEMENTS = (
     """CREATE TABLE IF NOT EXISTS requests (
@@ -22,12 +22,14 @@ STATEMENTS = (
   outcome TEXT NOT NULL, input_length INTEGER NOT NULL, user_input_length INTEGER NOT NULL,
   max_tokens INTEGER NOT NULL, generated INTEGER NOT NULL, predicted REAL, source TEXT, assigned REAL, started REAL,
   first_token REAL, latency REAL NOT NULL, runs INTEGER NOT NULL, replayed INTEGER NOT NULL, features BLOB NOT NULL,
-  instruction TEXT, user_input TEXT, scope TEXT NOT NULL DEFAULT '',
-  program TEXT NOT NULL DEFAULT '')""",
+  instruction TEXT, user_input TEXT)""",
     "CREATE INDEX IF NOT EXISTS requests_by_time ON requests (finished_at)",
     "DROP TABLE IF EXISTS batches",
 )
-ADDED = frozenset({"scope", "program"})  # columns of later versions
+ADDED = {
+    **dict.fromkeys(("scope", "program"), "TEXT NOT NULL DEFAULT ''"),
+    **dict.fromkeys(("promised", "asked", "coverage"), "REAL"),
+}  # columns of later versions
 
 
 def prepare(connection: sqlite3.Connection) -> None:
@@ -42,8 +44,8 @@ def prepare(connection: sqlite3.Connection) -> None:
         for statement in STATEMENTS:
             connection.execute(statement)
         columns = {column for _, column, *_ in connection.execute("PRAGMA table_info(requests)")}
-        for column in ADDED - columns:
-            connection.execute(f"ALTER TABLE requests ADD COLUMN {column} TEXT NOT NULL DEFAULT ''")
+        for column in ADDED.keys() - columns:
+            connection.execute(f"ALTER TABLE requests ADD COLUMN {column} {ADDED[column]}")
         connection.execute(f"PRAGMA user_version = {VERSION}")
 
 
@@ -88,6 +90,9 @@ class RequestEntry:
     user_input: str | None = None  # --journal-prompts only
     scope: str = ""  # digest
     program: str = ""  # an agent's run
+    promised: float | None = None  # end
+    asked: float | None = None  # end that a client asked for
+    coverage: float | None = None
 
 
 CUT = frozenset({"length", "repetition"})  # truncated

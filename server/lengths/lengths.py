@@ -111,8 +111,8 @@ class Lengths:
             self.learning.add(ServedRow(features, prediction.length, length, cut, query.scope))
 
     def _entry(self, request: Request, query: LengthQuery, prediction: Prediction | None, outcome: str) -> RequestEntry:
-        times = request.times
-        since = times.came
+        times, since = request.times, request.times.came
+        told = request.expected if request.expected is not None and request.expected.known else None
         return RequestEntry(
             finished_at=time.time(),
             model=self.model,
@@ -135,6 +135,9 @@ class Lengths:
             user_input=query.user_input if self.config.journal_prompts else None,
             scope=query.scope,
             program="" if request.program is None else request.program.name,
+            promised=None if told is None else told.by - since,
+            asked=None if request.promised is None else request.promised - since,
+            coverage=None if told is None else request.coverage,
         )
 
 

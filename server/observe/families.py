@@ -17,6 +17,7 @@ GAPS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5
 ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 TOKENS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000, 20_000, 50_000, 100_000)
 SHARES = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0, 2.0, 5.0)
+RATIOS = (0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0, 2.5, 3.0, 4.0, 6.0, 10.0, 20.0)
 RUNS = (1, 2, 3, 4, 5, 10, 20, 50, 100)
 STEP_TOKENS = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16_384)
 
@@ -66,7 +67,7 @@ COUNTERS: Mapping[str, str] = {
     "lengthwise:underpredicted_tokens": "Tokens that were generated and not predicted, of judged answers.",
     "lengthwise:predicted_within_twice": "Judged answers whose prediction was within a factor of 2.",
     "lengthwise:predicted_intervals": "Judged answers, by whether they were inside the 90 % interval.",
-    "lengthwise:promises": "Answers whose end was promised, by whether it was kept and asked for.",
+    "lengthwise:promises": "Calls whose answer was promised and came or failed, by whether kept and asked for.",
     "lengthwise:eta_answers": "Answers that ended inside, below or above the interval estimated at arrival.",
 }  # help texts
 
@@ -99,6 +100,7 @@ HISTOGRAMS: Mapping[tuple[float, ...], Mapping[str, str]] = {
     RUNS: {"lengthwise:request_runs": "Times that a request was given to an executor, by slice or preemption."},
     ROWS: {"lengthwise:batch_rows": "Sequences in the batch at each decode step."},
     STEP_TOKENS: {"vllm:iteration_tokens_total": "Tokens read and generated in one step of an executor."},
+    RATIOS: {"lengthwise:promised_latency_ratio": "Latency promised at arrival, divided by the true latency."},
     SHARES: {
         "lengthwise:predicted_length_relative_error": "Error of the predicted length, divided by the true length.",
         "lengthwise:eta_relative_error": "Error of the latency estimated at arrival, divided by the true latency.",

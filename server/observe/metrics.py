@@ -72,7 +72,11 @@ class MetricsCollector:
         """No reason: the client left."""
         self._latest_tokens.pop(request.row_id, None)
         self._add("lengthwise:client_service_tokens", service_had(request), client=self._label(request.client))
-        if reason is None or reason is FinishReason.ERROR:
+        failed = reason is FinishReason.ERROR
+        if reason is not None and (kept := request.keeps_promise(now)) is not None:
+            asked = str(request.promised is not None).lower()
+            self._add("lengthwise:promises", kept=str(kept and not failed).lower(), asked=asked)
+        if reason is None or failed:
             self._add("lengthwise:request_failure", kind=request.failure or reason or "cancelled")
             return
         self._add("vllm:request_success", finished_reason=reason)
@@ -85,10 +89,8 @@ class MetricsCollector:
             self._observe("lengthwise:request_predicted_tokens", request.predicted_length)
             if can_be_judged(request, reason):
                 self._judge(request.predicted_length, request)
-        if request.expected is not None and (kept := request.keeps_promise(now)) is not None:
+        if request.expected is not None and request.expected.known:
             self._judge_end(request.expected, now)
-            asked = str(request.promised is not None).lower()
-            self._add("lengthwise:promises", kept=str(kept).lower(), asked=asked)
 
     def on_finish(self, assignment: Assignment, now: float) -> None:
         """Times count for batches that ran as planned."""
@@ -159,6 +161,7 @@ class MetricsCollector:
     def _judge_end(self, expected: Expected, now: float) -> None:
         seconds = max(now - expected.at, LEAST_SECONDS)
         self._observe("lengthwise:eta_relative_error", abs(expected.median - seconds) / seconds)
+        self._observe("lengthwise:promised_latency_ratio", expected.high / seconds)
         place = "below" if seconds < expected.low else "above" if seconds > expected.high else "inside"
         self._add("lengthwise:eta_answers", interval=place)
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from loadgen.bench.measures import judge, measure, measure_fairness, meets, spread
+from loadgen.bench.measures import judge, judge_promises, measure, measure_fairness, meets, spread
 from loadgen.client.request import Foretold
 from tests.loadgen.bench.outcomes import completed, ended
 
@@ -109,4 +109,8 @@ def test_ends_that_were_foretold_are_judged_by_shares_of_the_true_time() -> None
         "foretold_error": 0.25,
         "foretold_inside": 2 / 3,
     }
-    assert judge([]) == {}
+    assert judge_promises([(6.0, seconds) for seconds in (10.0, 4.0, 6.0, 0.0)]) == {
+        "promises_kept": 2 / 3,
+        "promised_ratio": 1.0,
+    }
+    assert judge([]) == judge_promises([]) == {}

@@ -55,7 +55,7 @@ def show(calls: list[str]) -> str:
     return "\n".join(f"{count:4d} {name}" for name, count in Counter(calls).most_common())
 
 
-SUBMIT, STEP = "scheduler/dispatcher.py Dispatcher.submit", "scheduler/dispatcher.py Dispatcher.receive"
+SUBMIT, STEP = "scheduler/dispatcher.py Dispatcher.submit_all", "scheduler/dispatcher.py Dispatcher.receive"
 SENT = "server/api/output/reply.py encode"  # of a token that brings text
 
 

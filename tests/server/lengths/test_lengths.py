@@ -20,6 +20,7 @@ from scheduler.length.oracle import oracle
 from scheduler.length.prediction import Answer, Estimate, LengthDistribution, Prediction, Source
 from scheduler.programs.program import Kind, Program
 from scheduler.request import Request, Times
+from scheduler.wait_estimate.completion import Expected
 from server.config import FrontConfig
 from server.lengths.instruction import InstructionSplit
 from server.lengths.lengths import Lengths, Revise
@@ -387,6 +388,15 @@ def test_a_run_is_recorded_by_its_name(path: Path) -> None:
     request.program = Program("run", Kind(), 0.0)
     stage.end(request, FinishReason.STOP)
     assert [one.program for one in stage.requests()] == ["run"]
+
+
+def test_what_was_promised_and_asked_for_is_recorded_beside_what_came_true(path: Path) -> None:
+    stage, request = Stage(path), ended_request()
+    since = request.times.came
+    request.expected, request.promised, request.coverage = Expected(since, 0, 0.0, point=2.0, high=5.0), since + 6, 0.9
+    stage.end(request, FinishReason.STOP)
+    (entry,) = stage.requests()
+    assert (entry.promised, entry.asked, entry.coverage, entry.latency) == (5.0, 6.0, 0.9, 4.0)
 
 
 def test_texts_are_recorded_where_the_operator_allows_it(path: Path) -> None:

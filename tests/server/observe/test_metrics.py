@@ -115,11 +115,17 @@ def test_expected_ends_are_judged_by_when_they_came() -> None:
     places = ("below", "inside", "above")
     assert [read(metrics, "lengthwise:eta_answers_total", interval=place) for place in places] == [1, 1, 1]
     assert read(metrics, "lengthwise:eta_relative_error_sum") == pytest.approx(3 / 5 + 0.0 + 1 / 1)
+    assert read(metrics, "lengthwise:promised_latency_ratio_sum") == pytest.approx(4 / 5 + 4 / 2 + 4 / 1)
     one.promised = 14.9  # asked for, though 18 was told
     metrics.on_end(one, FinishReason.STOP, 15.0)
+    one.promised = 20.0
+    metrics.on_end(one, FinishReason.ERROR, 15.0)
+    metrics.on_end(one, None, 15.0)
     counts = {(kept, asked): 0.0 for kept in ("true", "false") for asked in ("true", "false")}
     found = {key: read(metrics, "lengthwise:promises_total", kept=key[0], asked=key[1]) for key in counts}
-    assert found == counts | {("true", "false"): 2, ("false", "false"): 1, ("false", "true"): 1}
+    assert found == counts | {("true", "false"): 2, ("false", "false"): 1, ("false", "true"): 2}, (
+        "failed is broken, left is not"
+    )
 
 
 def test_service_is_counted_by_client_and_labels_are_bounded() -> None:

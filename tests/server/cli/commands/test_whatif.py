@@ -73,6 +73,7 @@ def served_by(strategy: str) -> list[RequestEntry]:
             started=one.started - one.arrival,
             first_token=one.first_token - one.arrival,
             latency=one.end - one.arrival,
+            promised=one.promised,
         )
         for one in sorted(done, key=lambda one: one.end)
     ]
@@ -105,6 +106,20 @@ def test_the_strategy_that_served_comes_out_as_it_was_recorded(journal: Path) ->
     assert better is not None and found.trials[better]["mean_jct_ms"] < 0.9 * found.own["mean_jct_ms"]
     assert better[0] in next(iter(write_sentences(found)))
     assert {sizes for _, sizes in found.trials} >= {"", "half the slots", "twice the slots", "one more executor"}
+
+
+def test_the_promises_of_each_order_are_judged_beside_those_that_were_made(journal: Path) -> None:
+    replay = read_replay(journal, None, 1000)
+    promised = [one for one in replay.recorded if one.promised is not None]
+    found = try_to_end(replay, SETTING, ("lengthwise",))
+    assert len(promised) > 60 and found.recorded["promises_kept"] == pytest.approx(
+        sum(one.promised is not None and one.end - one.arrival <= one.promised for one in promised) / len(promised)
+    )
+    own, other = found.own, found.trials["lengthwise", ""]
+    assert own["promised_ratio"] == pytest.approx(found.recorded["promised_ratio"], rel=0.2)
+    assert 0.8 < other["promises_kept"] <= 1 and other["promised_ratio"] > 1
+    late = replace(replay, recorded=tuple(replace(one, promised=0.001) for one in replay.recorded))
+    assert try_to_end(late, SETTING).recorded["promises_kept"] == 0
 
 
 def test_a_record_that_no_one_speed_explains_is_told_in_a_sentence_and_no_table(journal: Path) -> None:
