@@ -153,8 +153,9 @@ class Dispatcher:
         """As if they came now, each behind those before it."""
         requests, before = list[Request](), QueueAhead()
         for prompt, sampling, known in answers:
+            if requests:
+                before = before.and_one(requests[-1])
             requests.append(self._estimate(prompt, sampling, known, since, before))
-            before = before.and_one(requests[-1])
         return requests
 
     def _estimate(

@@ -111,7 +111,8 @@ class ExpectedWait:
     def expect(self, request: Request, before: QueueAhead = QueueAhead(), coverage: float | None = None) -> Expected:  # noqa: B008 - frozen
         """For a request that is not in the queue yet, nor those `before` it in its call."""
         ahead, total = self._waiting.ahead(request, now := self._now()), self._waiting.total()
-        ahead, total = (each.and_share(before, before.place) for each in (ahead, total))
+        if before.place:
+            ahead, total = (each.and_share(before, before.place) for each in (ahead, total))
         waits = total.place >= (free := self.free_slots)
         wait, seconds = self._seconds(ahead, free), self._token_seconds(ahead, free)
         if wait is None or seconds is None:

@@ -15,7 +15,7 @@ from server.api.input.body import decode, hold_body, read_body
 from server.api.input.promise import ask_for, read_header
 from server.api.input.refused import ABSENT
 from server.api.input.responses import ResponsesBody
-from server.api.input.sampling import cut_header, foresee, list_answers
+from server.api.input.sampling import cut_header, foresee
 from server.api.output.reply import LETTERS, SHORT_FORM, Lazy, expectation_of, json_response
 from server.api.output.sse import send_reply
 from server.api.responses import read_chat
@@ -39,7 +39,8 @@ async def estimate(request: web.Request) -> web.Response:
     asked = body.promise or read_header(request.headers)
     promise = Known() if asked is None else ask_for(asked, dispatcher.now(), dispatcher.now())
     async with foresee(body, prompts, request.app, client, holder, seeded=False) as wanted:
-        requests = dispatcher.estimate_all(list_answers(wanted, promise))
+        each = [(one, sampling) for one in wanted for sampling in one.sampling]
+        requests = dispatcher.estimate_all((one.prompt.ids, sampling, one.known | promise) for one, sampling in each)
     request[SHORT_FORM] = cut_header(body, (one.sampling.max_tokens for one in requests))
     told = expectation_of(requests, dispatcher.now())
     request[TICKET].spend(told.prompt_tokens)

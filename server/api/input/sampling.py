@@ -13,7 +13,7 @@ from aiohttp import web
 from msgspec.structs import asdict
 
 from engine.sampling.params import SamplingParams
-from scheduler.dispatcher import Answer, Known
+from scheduler.dispatcher import Known
 from scheduler.length.features import LengthQuery
 from scheduler.length.oracle import NoReplay
 from scheduler.length.prediction import Prediction
@@ -79,10 +79,6 @@ async def foresee(
             done = future.done() and not future.cancelled() and future.exception() is None
             if done and (late := future.result()) is not None:
                 late.forget()
-
-
-def list_answers(wanted: Iterable[WantedAnswers], more: Known) -> list[Answer]:
-    return [(one.prompt.ids, sampling, one.known | more) for one in wanted for sampling in one.sampling]
 
 
 def length_scope(holder: str | None, salt: str | None) -> str:

@@ -18,7 +18,7 @@ from server.api.errors import ApiError, bad_request, failure_error
 from server.api.input.body import ESTIMATE
 from server.api.input.promise import ask_for
 from server.api.input.prompts import Prompt
-from server.api.input.sampling import MAX_LOGPROBS, foresee, is_scoring, list_answers
+from server.api.input.sampling import MAX_LOGPROBS, foresee, is_scoring
 from server.api.input.schema import TextBody
 from server.api.limits import LIMITS
 from server.api.output.reading import Piece, Reader, reader_of
@@ -123,10 +123,11 @@ async def open_call(
             record.check()
             check_tokens(sum(one.tokens for one in wanted), app[LIMITS], dispatcher)
             known: Known = {**promise, "deadline": deadline, "program": record.program}
-            each = [one for one in wanted for _ in one.sampling]
-            lengths = [(one.query, one.prediction) for one in each]
-            record.requests = tuple(submit(app, record, list_answers(wanted, known), lengths))
-            for one, request in zip(each, record.requests, strict=True):
+            each = [(one, sampling) for one in wanted for sampling in one.sampling]
+            asked = [(one.prompt.ids, sampling, one.known | known) for one, sampling in each]
+            lengths = [(one.query, one.prediction) for one, _ in each]
+            record.requests = tuple(submit(app, record, asked, lengths))
+            for (one, _), request in zip(each, record.requests, strict=True):
                 reader = reader_of(one.prompt.tools, guaranteed=one.prompt.grammar is not None)
                 answers.append(Answer(len(answers), one.prompt, request, reader))
             call = Call(tuple(answers), record, dispatcher, is_scoring(body))
