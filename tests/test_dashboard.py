@@ -222,7 +222,7 @@ async def test_nothing_is_wider_than_the_window(page: Page, tmp_path: Path, widt
 
 async def test_a_phone_shows_the_batch_first_and_the_whole_queue(played: Played) -> None:
     page, theatre = played.page, played.theatre
-    theatre.dispatcher.waits.wait = lambda _: 754.0  # type: ignore[method-assign]
+    theatre.dispatcher.waits.wait = lambda request: 754.0  # type: ignore[method-assign]
     await page.resize(360, 800)
     theatre.submit(predicted=12345.0)
     await page.until("document.querySelectorAll('#queue tbody tr').length === 1")
