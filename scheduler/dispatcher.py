@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, TypeAlias, TypedDict, Unpack
 
 from engine.messages import ExecutorDied, ExecutorHealth, Pause, Report, StepReport, Stop
@@ -74,6 +74,7 @@ class Dispatcher:
         self.now = clock.now
         self._deadlines = Deadlines()
         self._wakeups = Wakeups()
+        self._leaving = Wakeups()
         self._row_ids = itertools.count()
         self._wake = asyncio.Event()
         self._empty = asyncio.Event()
@@ -191,18 +192,26 @@ class Dispatcher:
             self._changed()
 
     async def cancel_all(self, requests: Iterable[Request]) -> None:
-        """In slices of the event loop's time; at once where this is cancelled meanwhile."""
-        left, loop = deque(requests), asyncio.get_running_loop()
+        """In slices of the event loop's time that all callers share; at once where this is cancelled meanwhile."""
+        *left, last = [one for one in requests if not one.state.is_final] or (None,)
+        if last is None:
+            return
+        done = asyncio.get_running_loop().create_future()
         try:
-            until = loop.time() + SLICE
-            while left:
-                self.cancel(left.popleft())
-                if loop.time() >= until:
-                    await asyncio.sleep(0)
-                    until = loop.time() + SLICE
-        finally:
             for request in left:
+                self._leaving.add(partial(self._let_go, request))
+            self._leaving.add(partial(self._let_go, last, done))
+            await done
+        finally:
+            for request in (*left, last):
                 self.cancel(request)
+
+    def _let_go(self, request: Request, done: asyncio.Future[None] | None = None) -> asyncio.Future[None] | None:
+        try:
+            self.cancel(request)
+        except Exception:
+            self._break_down()
+        return done
 
     def receive(self, report: Report) -> None:
         match report:
@@ -231,6 +240,8 @@ class Dispatcher:
             except Exception:
                 self._break_down()
                 return
+            if self._wake.is_set():
+                await asyncio.sleep(0)
 
     def wake_at(self) -> float | None:
         """None for never."""
@@ -243,7 +254,9 @@ class Dispatcher:
             self.table.fail(request, "the deadline passed while the request waited", Failure.DEADLINE)
             self._changed()
         while any(self._assign(worker, now) for worker in self._parts.placement(self.table.serving())):
-            pass
+            if self.now() - now >= SLICE:  # the rest in another iteration of the event loop
+                self._wake.set()
+                return
         for index, row_ids in self._parts.batcher.preempt(self.table.serving(), now).items():
             self.table.workers[index].pausing.update(row_ids)
             self.table.post(self.table.workers[index], Pause(tuple(row_ids)))

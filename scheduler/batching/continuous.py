@@ -1,7 +1,7 @@
 """Continuous batching: rows join as slots free (Baton, 4.2)."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice, takewhile
 from math import inf
 
@@ -52,9 +52,9 @@ class ContinuousBatcher(Batcher):
         # else worse rows would hold slots
         ahead = self._ahead if all(held.priority == best for held in worker.requests.values()) else 0
         slots = self._free_slots(worker, now) + ahead
-        if slots < self._fewest(best) or not self._kit.memory(worker, 1, 1):  # none could join
+        if slots < self._fewest(best) or not (fits := self._kit.memory.beside(worker))(1, 1):  # none could join
             return None
-        taken = similar_group(self._ranked_for(worker, now, slots, best), worker, self._kit, slots, self._padding)
+        taken = similar_group(self._ranked_for(worker, now, slots, best), fits, self._kit, slots, self._padding)
         if keyed := [request for request in taken if request.prompt_cache_key]:
             self._affinity.run(keyed, worker)
         if self._returning is not None:
@@ -106,7 +106,7 @@ class ContinuousBatcher(Batcher):
 
 
 def similar_group(
-    ranked: Iterable[Request], worker: Worker, kit: BatcherParts, most: int, padding: float
+    ranked: Iterable[Request], fits: Callable[[int, int], bool], kit: BatcherParts, most: int, padding: float
 ) -> tuple[Request, ...]:
     """The best request, and others that suit its length and memory, up to `most` and `padding`; none where the best
     does not fit.
@@ -115,7 +115,7 @@ def similar_group(
     longest = widest = tokens = 0
     for request in ranked:
         rows, needed = len(group) + 1, max(longest, kit.memory.length(request))
-        if rows > most or not kit.memory(worker, rows, needed):
+        if rows > most or not fits(rows, needed):
             break
         length = request.tokens
         wide, read = max(widest, length), tokens + length

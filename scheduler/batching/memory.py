@@ -3,6 +3,7 @@
 import operator
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from math import ceil
 
 from scheduler.remaining_length import remaining_length
@@ -19,8 +20,8 @@ def whole_length(request: Request) -> int:
 class Memory:
     """An idle executor may always have one row: admission checked its size."""
 
-    # (worker, new rows, longest) -> KV tokens; None: a batch of its own, see `most`
-    cells: Callable[[Worker, int, int], int] | None = None
+    # worker -> (new rows, longest) -> KV tokens; None: a batch of its own, see `most`
+    cells: Callable[[Worker], Callable[[int, int], int]] | None = None
     # of a request
     length: Callable[[Request], int] = operator.attrgetter("tokens")
     # (capacity, longest) -> rows of a batch of its own
@@ -28,29 +29,37 @@ class Memory:
 
     def __call__(self, worker: Worker, rows: int, length: int) -> bool:
         """The longest of `length` tokens."""
+        return self.beside(worker)(rows, length)
+
+    def beside(self, worker: Worker) -> Callable[[int, int], bool]:
+        """By new rows and their longest, as long as the worker's rows stay as they are."""
+        held, capacity = worker.rows, worker.capacity_tokens
         if self.cells is None:
-            return rows <= max(1, self.most(worker.capacity_tokens, length))
-        return worker.rows + rows == 1 or self.cells(worker, rows, length) <= worker.capacity_tokens
+            return lambda rows, length: rows <= max(1, self.most(capacity, length))
+        cells = self.cells(worker)
+        return lambda rows, length: held + rows == 1 or cells(rows, length) <= capacity
 
 
-def _scale(worker: Worker, rows: int, length: int) -> int:
-    return (worker.rows + rows) * (max([length, *(one.tokens for one in worker.requests.values())]) + 1)
+def _scale(worker: Worker) -> Callable[[int, int], int]:
+    held, longest = worker.rows, max((one.tokens for one in worker.requests.values()), default=0)
+    return lambda rows, length: (held + rows) * (max(length, longest) + 1)
 
 
-def _fixed(worker: Worker, rows: int, length: int) -> int:
-    return (worker.rows + rows) * worker.info.context_length
+def _fixed(worker: Worker) -> Callable[[int, int], int]:
+    return lambda rows, length: (worker.rows + rows) * worker.info.context_length
 
 
-def _whole(worker: Worker, rows: int, length: int) -> int:
-    return (worker.rows + rows) * max([length, *map(whole_length, worker.requests.values())])
+def _whole(worker: Worker) -> Callable[[int, int], int]:
+    longest = max(map(whole_length, worker.requests.values()), default=0)
+    return lambda rows, length: (worker.rows + rows) * max(length, longest)
 
 
 def predicted_length(request: Request) -> int:
     return request.tokens + ceil(remaining_length(request))
 
 
-def _peak(worker: Worker, rows: int, length: int) -> int:
-    return find_peak(worker.requests.values(), rows, length)
+def _peak(worker: Worker) -> Callable[[int, int], int]:
+    return partial(find_peak, worker.requests.values())
 
 
 def find_peak(running: Iterable[Request], rows: int, length: int) -> int:
@@ -63,8 +72,9 @@ def find_peak(running: Iterable[Request], rows: int, length: int) -> int:
     return peak
 
 
-def _paged(worker: Worker, rows: int, length: int) -> int:
-    return sum(map(predicted_length, worker.requests.values())) + rows * length
+def _paged(worker: Worker) -> Callable[[int, int], int]:
+    held = sum(map(predicted_length, worker.requests.values()))
+    return lambda rows, length: held + rows * length
 
 
 def _deepspeed_rows(capacity_tokens: int, length: int) -> int:

@@ -8,12 +8,14 @@ import asyncio
 import logging
 import resource
 import socket
+from functools import partial
 from ssl import SSLContext
 from typing import cast
 
 from aiohttp import http_parser, web
 
 from models.errors import UserError
+from scheduler.stream import Wakeups
 from server.api.errors import ApiError, error_body, error_response
 from server.api.output.reply import encode
 from server.front_settings import Listening
@@ -79,7 +81,7 @@ class Connection(web.RequestHandler):
     def connection_lost(self, exc: BaseException | None) -> None:
         self._listener.connections -= 1
         self._let_go()
-        super().connection_lost(exc)
+        self._listener.leaving.add(partial(super().connection_lost, exc))  # thousands may leave at once
 
     def pause_writing(self) -> None:
         """Time out a client that does not read."""
@@ -137,6 +139,7 @@ class Listener(web.BaseSite):
         self._socket = sock
         self._settings = settings
         self.connections = 0
+        self.leaving = Wakeups()
 
     @property
     def name(self) -> str:

@@ -22,7 +22,9 @@ def group(lengths: list[int], *, held: list[int] | None = None, capacity: int = 
     """The input lengths that are taken out of those that wait, best first."""
     ranked = [request(row_id, length) for row_id, length in enumerate(lengths)]
     busy = worker(*(request(100 + row_id, length) for row_id, length in enumerate(held or [])), capacity=capacity)
-    return [one.input_length for one in similar_group(ranked, busy, kit(LIMITS), len(ranked), LIMITS.max_padding)]
+    parts = kit(LIMITS)
+    taken = similar_group(ranked, parts.memory.beside(busy), parts, len(ranked), LIMITS.max_padding)
+    return [one.input_length for one in taken]
 
 
 @pytest.mark.parametrize(
