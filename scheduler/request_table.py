@@ -134,12 +134,19 @@ class RequestTable:
         made = decoded = 0
         for update in report.updates:
             request = worker.requests.get(update.row_id)
-            if request is not None:  # cancelled meanwhile
-                made += (tokens := update.tokens)
-                decoded += tokens if request.generated > 1 else 0
-                request.generated += tokens
+            if request is None:  # cancelled meanwhile
+                continue
+            made += (tokens := update.tokens)
+            decoded += tokens if request.generated > 1 else 0
+            request.generated += tokens
+            assignment = worker.assignments[update.row_id]
+            if request.state is not State.RUNNING or assignment.began is None:
                 self._begin(worker, request, now - report.seconds)
-                self._absorb(request, update, worker.assignments[update.row_id], now)
+            began = update.finish_reason is None and request.times.first_token is not None
+            if began and assignment.plan.returns is Returns.ROW_END:  # nearly all: nothing but text
+                request.stream.put(update)
+            else:
+                self._absorb(request, update, assignment, now)
         for handed_back in report.handed_back:
             self._take_back(worker, handed_back, now)
         self.waits.made(made, decoded, report.tally.prompt, len(report.begun))

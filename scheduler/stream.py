@@ -97,22 +97,20 @@ class TokenStream:
             return None
         self.made = self._oldest
         try:
-            taken = self.shortcut is not None and self.shortcut(self._join())
+            update = self._backlog[0] if len(self._backlog) == 1 else join_updates(self._backlog)
+            taken = self.shortcut is not None and self.shortcut(update)
         except Exception:  # the reader meets it too
             taken = False
         if taken:
             self._backlog.clear()
         return None if taken else self._reader
 
-    def _join(self) -> RowUpdate:
-        return self._backlog[0] if len(self._backlog) == 1 else join_updates(self._backlog)
-
     async def __aiter__(self) -> AsyncIterator[RowUpdate]:
         while True:
             if not self._backlog:
                 self._reader = asyncio.get_running_loop().create_future()
                 await self._reader
-            update = self._join()
+            update = self._backlog[0] if len(self._backlog) == 1 else join_updates(self._backlog)
             self._backlog.clear()
             self.made = self._oldest
             yield update

@@ -87,7 +87,6 @@ HISTOGRAMS: Mapping[tuple[float, ...], Mapping[str, str]] = {
         "vllm:request_decode_time_seconds": "Seconds from a request's first token to its last.",
     },
     GAPS: {
-        "lengthwise:token_write_seconds": "Seconds from the making of a stream's tokens until they are written.",
         "vllm:request_time_per_output_token_seconds": "Mean seconds between two tokens of a request.",
     },
     TOKENS: {
@@ -115,7 +114,11 @@ SPANS: Mapping[str, tuple[str, str]] = {
     "vllm:request_decode_time_seconds": ("first_token", "end"),
 }  # between moments in Times
 
-GAP = "vllm:inter_token_latency_seconds"
+# of each token, hence counted by WeightedHistogram
+PER_TOKEN = {
+    "vllm:inter_token_latency_seconds": "Seconds between two tokens of a sequence.",
+    "lengthwise:token_write_seconds": "Seconds from the making of a stream's tokens until they are written.",
+}
 
 
 TALLIED: tuple[tuple[str, str, Mapping[str, str]], ...] = (

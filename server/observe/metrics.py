@@ -16,7 +16,17 @@ from scheduler.plan import Assignment
 from scheduler.request import Request
 from scheduler.wait_estimate.completion import LEAST_SECONDS, Expected
 from scheduler.waiting.fair import service_had
-from server.observe.families import COUNTERS, GAP, GAPS, HISTOGRAMS, LABELS, SPANS, TALLIED, Registry, WeightedHistogram
+from server.observe.families import (
+    COUNTERS,
+    GAPS,
+    HISTOGRAMS,
+    LABELS,
+    PER_TOKEN,
+    SPANS,
+    TALLIED,
+    Registry,
+    WeightedHistogram,
+)
 
 MOST_CLIENTS = 64  # with own labels
 FORGOTTEN = 600.0  # seconds without a token after which a row is gone
@@ -45,9 +55,8 @@ class MetricsCollector:
             for buckets, texts in HISTOGRAMS.items()
             for name, text in texts.items()
         }
-        self._gap = WeightedHistogram(GAP, "Seconds between two tokens of a sequence.", GAPS, self.registry)
+        self._gap, self.sent = (WeightedHistogram(name, text, GAPS, self.registry) for name, text in PER_TOKEN.items())
         self.lag = self._histograms["lengthwise:event_loop_lag_seconds"]
-        self.sent = self._histograms["lengthwise:token_write_seconds"]
         self.prediction = self._histograms["lengthwise:prediction_seconds"]
         self.late = self._histograms["lengthwise:late_prediction_seconds"]
 

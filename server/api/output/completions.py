@@ -98,7 +98,8 @@ class TextFrames:
             part = Part(self._answer, RowUpdate(update.row_id, text=MARK), [TextPiece(MARK)])
             self._around = tuple(frame(self._words.events(part)).split(orjson.dumps(MARK)))
         before, after = self._around
-        if not self._stream.send_now(before + escape_line_ends(orjson.dumps(update.text)) + after):
+        text = orjson.dumps(update.text)
+        if not self._stream.send_now(before, text if text.isascii() else escape_line_ends(text), after):
             return False
         self._stream.note_sent(self._answer.request.stream.made)
         self._answer.tokens += len(update.token_ids)

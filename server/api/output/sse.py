@@ -82,14 +82,15 @@ class EventStream:
         self._sign = sign
         self._framing = False  # events are being made in a thread; later ones must wait
         self._loop = asyncio.get_running_loop()
-        self._chunked = False  # HTTP/1.1 chunks
+        self._transport: asyncio.Transport | None = None  # of HTTP/1.1 chunks
         self._observe = request.app.get(SENT)
         self._writing = 0  # under way
         self._changed = self._loop.time()  # last write's begin or end
 
     async def __aenter__(self) -> EventStream:
         await self.response.prepare(self._request)
-        self._chunked = self.response.headers.get("Transfer-Encoding") == "chunked"
+        if self.response.headers.get("Transfer-Encoding") == "chunked":
+            self._transport = self._request.transport
         intervals = [one for one in (self._limits.sse_keep_alive_interval, self._limits.send_timeout) if one]
         self._watch = asyncio.create_task(_look_often(self._attend, min(intervals), self._request.app[LOOKS]))
         return self
@@ -109,14 +110,12 @@ class EventStream:
         if frames:
             await self.forward(frames)
 
-    def send_now(self, frames: bytes) -> bool:
-        """False, and nothing is sent, where it might block."""
-        transport = self._request.transport
-        if self._writing or not self._chunked or transport is None or transport.is_closing():
+    def send_now(self, head: bytes, text: bytes, tail: bytes) -> bool:
+        """One frame; false, and nothing is sent, where it might block."""
+        transport = self._transport
+        if self._writing or transport is None or transport.is_closing() or self._request.protocol.writing_paused:
             return False
-        if self._request.protocol.writing_paused:
-            return False
-        transport.write(b"%x\r\n%b\r\n" % (len(frames), frames))
+        transport.write(b"%x\r\n%b%b%b\r\n" % (len(head) + len(text) + len(tail), head, text, tail))
         self._changed = self._loop.time()
         return True
 

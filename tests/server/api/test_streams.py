@@ -65,9 +65,9 @@ async def test_frames_that_are_written_past_the_task_are_those_that_the_task_wou
     """All but the first and the last, unless each tells more than its text; byte for byte, but for ids and times."""
     past, send_now = list[bytes](), EventStream.send_now
 
-    def note(stream: EventStream, frames: bytes) -> bool:
-        past.append(frames)
-        return send_now(stream, frames)
+    def note(stream: EventStream, *frame: bytes) -> bool:
+        past.append(b"".join(frame))
+        return send_now(stream, *frame)
 
     async def written() -> list[bytes]:
         body = chat_body(stream=True, **fields) if path == CHAT else {"prompt": "Hi", "stream": True, "max_tokens": 99}
@@ -78,7 +78,7 @@ async def test_frames_that_are_written_past_the_task_are_those_that_the_task_wou
         return [re.sub(rb'"(id|created)":("[^"]*"|\d+)', rb"", one) for one in chunks if one != KEEP_ALIVE]
 
     with monkeypatch.context() as patch:
-        patch.setattr(EventStream, "send_now", lambda stream, frames: False)
+        patch.setattr(EventStream, "send_now", lambda stream, *frame: False)
         by_task = await written()
     monkeypatch.setattr(EventStream, "send_now", note)
     assert await written() == by_task
