@@ -115,7 +115,7 @@ def serve(strategy: str, slowdown: float, *, beside: bool) -> list[float]:
     patients: list[Request] = []
 
     def submit(tokens: int, priority: int = 0) -> Request:
-        return node.submit((0,) * 16, SamplingParams(60, replay_tokens=tokens), "", float(tokens), priority)
+        return node.submit((0,) * 16, SamplingParams(60, replay_tokens=tokens), float(tokens), priority=priority)
 
     while len(requests) < len(arrivals) or any(one.times.end is None for one in requests):
         patients = [one for one in patients if one.times.end is None]

@@ -133,11 +133,11 @@ def test_a_request_of_better_priority_gets_the_slot_of_a_worse_one_which_goes_on
     limits = BatchLimits(group_tokens=64, prefill_ahead=1).within(1000, 500, 1)
     node = Node(assemble(STRATEGIES[strategy], limits, COST), Machine(COST, 1000, 1, context_length=500), clock)
     worse, better = (SamplingParams(100, replay_tokens=tokens) for tokens in (100, 5))
-    long_one = node.submit((0,) * 4, worse, "", None, 1)
+    long_one = node.submit((0,) * 4, worse, None, priority=1)
     node.advance()
     clock.move_to(1.0)
     node.advance()
-    short = node.submit((0,) * 4, better, "", None, 0)
+    short = node.submit((0,) * 4, better, None, priority=0)
     while not (long_one.state.is_final and short.state.is_final):
         clock.move_to(node.due)
         node.advance()

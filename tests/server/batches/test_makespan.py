@@ -49,7 +49,7 @@ def serve(lines: Sequence[tuple[int, int]], priorities: Sequence[int], at_a_time
             due.pop(0)
             (prompt, tokens), priority = waiting.pop()
             sampling = SamplingParams(512, replay_tokens=tokens)
-            asked.append(node.submit((0,) * prompt, sampling, "", float(tokens), priority))
+            asked.append(node.submit((0,) * prompt, sampling, float(tokens), priority=priority))
         node.advance()
         due = sorted([*due, *(one.times.end + LATE for one in asked if one.times.end is not None)])
         asked = [one for one in asked if one.times.end is None]
