@@ -32,7 +32,7 @@ def is_inside(request: Request) -> bool | None:
     lengths = request.distribution
     if lengths is None:
         return None
-    low, high = (round(lengths.quantile(share)) for share in TAILS)
+    low, high = (round(min(lengths.quantile(share), request.sampling.max_tokens)) for share in TAILS)
     return low <= request.generated <= high
 
 

@@ -198,6 +198,7 @@ class OnlineForest:
             if scope is not None and (predictor := self._find_predictor(scope)) is not None:
                 asked = Prompts.of([features[place] for place in own], self._features.width)
                 for place, one in zip(own, predictor.distributions(asked), strict=True):
-                    found[place] = one.opened(scope.longest, queries[place].max_tokens)
+                    opened = one.opened(scope.longest, queries[place].max_tokens)
+                    found[place] = replace(opened, answers=len(scope.rows))
         digest = self._features.digest
         return [Estimate((*read, digest), one, Source.OWN) for read, one in zip(features, found, strict=True)]

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
+from math import inf
 from typing import Protocol, TypeAlias
 
 import numpy as np
@@ -30,6 +31,7 @@ class LengthDistribution:
 
     lengths: NDArray[np.float32]
     weights: NDArray[np.float32]
+    answers: float = inf  # that it was made from
 
     @classmethod
     def of(cls, lengths: NDArray[np.float32], weights: NDArray[np.float32]) -> LengthDistribution:
@@ -51,6 +53,9 @@ class LengthDistribution:
         return float(np.dot(self.lengths, self.weights))
 
     def quantile(self, share: float) -> float:
+        """As of answers that are exchangeable with the next; infinite where they are too few."""
+        if (share := share * (1 + 1 / self.answers)) > 1.0:
+            return inf
         lengths, reached = self._tails[0], self._reached
         return lengths[min(bisect.bisect_left(reached, share - ROUNDING), len(lengths) - 1)]
 

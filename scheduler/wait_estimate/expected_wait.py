@@ -183,7 +183,8 @@ class ExpectedWait:
         if known is not None:
             return max(least, min(most, known.quantile(0.5))), max(least, min(most, known.quantile(COVERAGE)))
         middle = remaining_length(request, self._speed.uncut_length)
-        return middle, min(most, middle * UNKNOWN_FACTOR)
+        is_guess = request.predicted_length is None and self._speed.answers < COVERAGE / (1 - COVERAGE)
+        return middle, most if is_guess else min(most, middle * UNKNOWN_FACTOR)
 
     def _token_seconds(self, ahead: QueueAhead, free: int) -> float | None:
         """None before any measurement."""

@@ -31,7 +31,7 @@ class Speed:
         self._sums = _Sums()
         self._rows = self._decoding = 0  # held since `_now`, and those that decode
         self._now = 0.0
-        self._answers = 0
+        self.answers = 0  # of LENGTHS
         self._mean_length = self._complete = 0.0
 
     def observe(self, rows: int, decoding: int, now: float, tokens: int = 0, work: float = 0.0) -> None:
@@ -46,9 +46,9 @@ class Speed:
         self._rows, self._decoding, self._now = rows, decoding, now
 
     def ended(self, length: int, *, cut: bool = False) -> None:
-        self._answers = min(self._answers + 1, LENGTHS)
-        self._mean_length += (length - self._mean_length) / self._answers
-        self._complete += (1.0 - cut - self._complete) / self._answers
+        self.answers = min(self.answers + 1, LENGTHS)
+        self._mean_length += (length - self._mean_length) / self.answers
+        self._complete += (1.0 - cut - self._complete) / self.answers
 
     def seconds_per_token(self, rows: int) -> float | None:
         """None until measured."""
@@ -78,11 +78,11 @@ class Speed:
     @property
     def mean_length(self) -> float | None:
         """In tokens; None before the first answer."""
-        return self._mean_length if self._answers else None
+        return self._mean_length if self.answers else None
 
     @property
     def uncut_length(self) -> float | None:
         """Without limits, by what exponential lengths have (Epstein and Sobel, JASA 48, 1953); infinite if all were
         cut.
         """
-        return None if not self._answers else self._mean_length / self._complete if self._complete else inf
+        return None if not self.answers else self._mean_length / self._complete if self._complete else inf
