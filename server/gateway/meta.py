@@ -12,6 +12,7 @@ import msgspec
 from msgspec import Raw
 
 from server.api.errors import ApiError, bad_request
+from server.api.input.program import SignFields
 
 TABLE = 2**13  # word hashes
 
@@ -41,7 +42,7 @@ _UNSPACED = "\u2e80-\u9fff\uac00-\ud7af\uf900-\ufaff"  # CJK characters, words o
 _WORD = re.compile(rf"[{_UNSPACED}]|[^\W{_UNSPACED}]+")
 
 
-class CallMeta(msgspec.Struct, frozen=True):
+class CallMeta(SignFields, frozen=True):
     """Malformed values are left to the backend."""
 
     model: Any = None
@@ -50,20 +51,13 @@ class CallMeta(msgspec.Struct, frozen=True):
     max_output_tokens: Any = None
     n: Any = None
     user: Any = None
-    prompt_cache_key: Any = None
     priority: Any = None
     deadline_ms: Any = None
     promise: Any = None
     stream: Any = None
     store: Any = None
-    previous_response_id: Any = None
     conversation: Any = None
-    tools: Raw = msgspec.field(default_factory=Raw)
-    system: Raw = msgspec.field(default_factory=Raw)
-    instructions: Raw = msgspec.field(default_factory=Raw)
-    messages: Raw = msgspec.field(default_factory=Raw)
     prompt: Raw = msgspec.field(default_factory=Raw)
-    input: Raw = msgspec.field(default_factory=Raw)
 
     @property
     def has_prompt(self) -> bool:

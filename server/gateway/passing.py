@@ -13,11 +13,12 @@ from engine.sampling.params import SamplingParams
 from scheduler.dispatcher import Known
 from scheduler.length.features import LengthQuery
 from scheduler.length.prediction import Prediction
+from scheduler.programs.recognizer import Signs
 from scheduler.request import Request
 from server.access import spend_tokens
 from server.api.errors import ApiError, invalid
 from server.api.input.body import LARGE, check_parts, hold_body
-from server.api.input.program import PROGRAMS, read_signs
+from server.api.input.program import PROGRAMS, find_signs
 from server.api.input.promise import ask_for, read_field, read_header
 from server.api.input.sampling import length_scope
 from server.api.limits import LIMITS
@@ -63,7 +64,7 @@ async def pass_call(request: web.Request) -> web.StreamResponse:
 async def estimate(request: web.Request) -> web.Response:
     """What a call would cost and how long it would take, without making it; raises ApiError 400."""
     async with hold_body(request) as body:
-        meta, words, _ = await read_aside(_read, body, request)
+        meta, words, *_ = await read_aside(_read, body, request)
     if not meta.has_prompt:
         raise invalid("messages", "is missing; give messages, prompt or input, as the call would")
     record = _record(request, meta)
@@ -79,11 +80,10 @@ async def estimate(request: web.Request) -> web.Response:
 async def _queue(request: web.Request, body: bytes) -> web.StreamResponse:
     app, ticket, generates = request.app, request[TICKET], request[OPERATION].generates
     ticket.count_answers(1)
-    meta, words, streamed = await read_aside(_read, body, request)
+    meta, words, signs, streamed = await read_aside(_read, body, request)
     ticket.count_answers(meta.choices)
     record = _record(request, meta)
     if generates:
-        signs = await read_aside(read_signs, body, request.headers)
         record.program = app[PROGRAMS].recognize(record.client, signs, record.arrival)
     request[CALL] = record.id
     holder = record.caller.holder
@@ -113,17 +113,17 @@ def _query(record: Record, meta: CallMeta, words: tuple[int, ...]) -> tuple[Leng
     return LengthQuery("", "", meta.prompt_tokens, most, words, scope), SamplingParams(max_tokens=most)
 
 
-def _read(body: bytes, request: web.Request) -> tuple[CallMeta, tuple[int, ...], bytes | None]:
-    """Metadata, words, and the body as a stream. Raises ApiError 400, and 403 for what keys must not share."""
+def _read(body: bytes, request: web.Request) -> tuple[CallMeta, tuple[int, ...], Signs, bytes | None]:
+    """With words, and the body as a stream. Raises ApiError 400, and 403 for what keys must not share."""
     if request[OPERATION].rationed:
-        return CallMeta(max_tokens=1, prompt=Raw(body)), (), None
+        return CallMeta(max_tokens=1, prompt=Raw(body)), (), Signs(), None
     if len(body) >= LARGE:
         check_parts(body)
     meta = read_meta(body)
     with refuse_unreadable():
         if are_one(request.app) and (name := meta.kept()):
             raise refuse_kept(name)
-        return meta, meta.words(), as_stream(request.path, meta, body)
+        return meta, meta.words(), find_signs(meta, body, request.headers), as_stream(request.path, meta, body)
 
 
 def _record(request: web.Request, meta: CallMeta) -> Record:

@@ -27,7 +27,9 @@ _REFERENCE = re.compile(rb'"id"\s*:\s*"[a-z]+_([0-9a-f]{32})')  # of an item, it
 _TOLD = re.compile(rb'"role"\s*:\s*"(?:system|developer)"')
 
 
-class _Fields(msgspec.Struct, frozen=True):
+class SignFields(msgspec.Struct, frozen=True):
+    """Of a body."""
+
     messages: Raw = msgspec.field(default_factory=Raw)
     input: Raw = msgspec.field(default_factory=Raw)
     system: Raw = msgspec.field(default_factory=Raw)
@@ -44,14 +46,18 @@ PROGRAMS = web.AppKey("programs", Recognizer)
 def read_signs(body: bytes, headers: Mapping[str, str]) -> Signs:
     """Of a body that is JSON; others have none."""
     try:
-        fields = msgspec.json.decode(body, type=_Fields)
-        # before the last of a system prompt's parts stand headers that change
-        messages, told = (
-            [*map(bytes, msgspec.json.decode(raw, type=list[Raw]))] if raw.startswith(b"[") else [raw] * bool(raw)
-            for raw in (bytes(fields.messages or fields.input), bytes(fields.system or fields.instructions))
-        )
+        return find_signs(msgspec.json.decode(body, type=SignFields), body, headers)
     except (msgspec.MsgspecError, UnicodeError, RecursionError):
         return Signs()
+
+
+def find_signs(fields: SignFields, body: bytes, headers: Mapping[str, str]) -> Signs:
+    """Of a body that was parsed. Raises UnicodeError."""
+    # before the last of a system prompt's parts stand headers that change
+    messages, told = (
+        [*map(bytes, msgspec.json.decode(raw, type=list[Raw]))] if raw.startswith(b"[") else [raw] * bool(raw)
+        for raw in (bytes(fields.messages or fields.input), bytes(fields.system or fields.instructions))
+    )
     del messages[MOST_MESSAGES:]
     told = told[-1:] or [one for one in messages[:1] if _TOLD.search(one)] or [bytes(fields.tools)]
     digest, kind, chain = blake2b(digest_size=16), "", list[bytes]()
@@ -70,7 +76,7 @@ def read_signs(body: bytes, headers: Mapping[str, str]) -> Signs:
     return Signs(kind, chain[1:], names, earlier)
 
 
-def _names(fields: _Fields) -> Iterator[str]:
+def _names(fields: SignFields) -> Iterator[str]:
     user = fields.metadata.get("user_id") if isinstance(fields.metadata, dict) else None
     if isinstance(user, str) and (found := SESSION.search(user)):
         yield f"session {found[1] or found[2]}"[:LONGEST]
