@@ -7,7 +7,7 @@ import itertools
 import logging
 from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, TypeAlias, TypedDict, Unpack
+from typing import TYPE_CHECKING, Unpack
 
 from engine.messages import ExecutorDied, ExecutorHealth, Pause, Report, StepReport, Stop
 from engine.sampling.params import SamplingParams
@@ -18,6 +18,7 @@ from scheduler.programs.program import Program
 from scheduler.request import Failure, Refused, Request, State, Times, TooLate, Unpromised
 from scheduler.request_table import RequestTable
 from scheduler.stream import SLICE, TokenStream, Wakeups
+from scheduler.submission import Known, Submission
 from scheduler.waiting.deadlines import Deadlines
 from scheduler.waiting.sorted_requests import QueueAhead
 from scheduler.worker import Port, Worker
@@ -31,24 +32,6 @@ log = logging.getLogger(__name__)
 KeptPrefix = Callable[[Sequence[int], str, float], int]  # (prompt, scope, seconds to stay) -> cached tokens
 
 NO_ROW = 2**63 - 1  # an estimate's row
-
-
-class Known(TypedDict, total=False):
-    """Of Request."""
-
-    priority: int
-    client: str
-    deadline: float | None
-    predicted_length: float | None
-    distribution: LengthDistribution | None
-    cache_scope: str
-    prompt_cache_key: str
-    program: Program | None
-    promised: float | None
-    coverage: float
-
-
-Answer: TypeAlias = tuple[Sequence[int], SamplingParams, Known]  # wanted to a prompt
 
 
 class Dispatcher:
@@ -106,7 +89,7 @@ class Dispatcher:
         return self.submit_all([(prompt, sampling, known)], arrival=arrival, since=since)[0]
 
     def submit_all(
-        self, answers: Iterable[Answer], *, arrival: float | None = None, since: float | None = None
+        self, answers: Iterable[Submission], *, arrival: float | None = None, since: float | None = None
     ) -> list[Request]:
         """A call's, or none: raises Refused, TooLate and Unpromised. `since`: place, default `arrival`, default now."""
         if self._broken:
@@ -150,7 +133,7 @@ class Dispatcher:
                 kept(request.prompt, request.cache_scope, expected.high)
         program.begin(request.times.came)
 
-    def estimate_all(self, answers: Iterable[Answer], *, since: float | None = None) -> list[Request]:
+    def estimate_all(self, answers: Iterable[Submission], *, since: float | None = None) -> list[Request]:
         """As if they came now, each behind those before it."""
         requests, before = list[Request](), QueueAhead()
         for prompt, sampling, known in answers:

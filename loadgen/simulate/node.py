@@ -19,8 +19,9 @@ from engine.simulated.machine import Machine
 from loadgen.simulate.prediction import Forecast, split_forecast
 from scheduler.assembly import SchedulerParts
 from scheduler.clock import Clock
-from scheduler.dispatcher import Dispatcher, Known
+from scheduler.dispatcher import Dispatcher
 from scheduler.request import Request
+from scheduler.submission import Known
 from scheduler.wait_estimate.node_router import Job, NodeLoad, WorkRouter
 
 

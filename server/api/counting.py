@@ -6,7 +6,7 @@ from typing import ClassVar
 import msgspec
 from aiohttp import web
 
-from scheduler.dispatcher import Known
+from scheduler.submission import Known
 from server.access import client_of, holder_of
 from server.api.errors import invalid
 from server.api.input import prompts as text_prompts

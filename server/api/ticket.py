@@ -5,10 +5,11 @@ from collections.abc import Iterable, Sequence
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
-from scheduler.dispatcher import Answer, Dispatcher
+from scheduler.dispatcher import Dispatcher
 from scheduler.length.features import LengthQuery
 from scheduler.length.prediction import Prediction
 from scheduler.request import Refused, Request, TooLate, Unpromised
+from scheduler.submission import Submission
 from server.access import ACCESS, ALL, HOLDER
 from server.api.errors import ApiError, busy, failure_error, shutting_down, unpromised
 from server.api.health import LIFE
@@ -91,7 +92,7 @@ async def admit(request: web.Request, handler: Handler) -> web.StreamResponse:
 def submit(
     app: web.Application,
     record: Record,
-    answers: Sequence[Answer],
+    answers: Sequence[Submission],
     lengths: Iterable[tuple[LengthQuery, Prediction | None]],
 ) -> list[Request]:
     """Put a call's answers in line, whose `lengths` were asked for; raises ApiError 429 or 503."""

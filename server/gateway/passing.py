@@ -10,11 +10,11 @@ from aiohttp import web
 from msgspec import Raw
 
 from engine.sampling.params import SamplingParams
-from scheduler.dispatcher import Known
 from scheduler.length.features import LengthQuery
 from scheduler.length.prediction import Prediction
 from scheduler.programs.recognizer import Signs
 from scheduler.request import Request
+from scheduler.submission import Known
 from server.access import spend_tokens
 from server.api.errors import ApiError, invalid
 from server.api.input.body import LARGE, check_parts, hold_body

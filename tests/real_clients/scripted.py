@@ -23,8 +23,8 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from engine.sampling.params import Grammar, GrammarKind, SamplingParams
 from models.catalog.catalog import Catalog
-from scheduler.dispatcher import Answer
 from scheduler.request import Request
+from scheduler.submission import Submission
 from server.api.input.tools import CALL_TAIL, OPEN, RESULT_OPEN, call_head
 from server.composition.app import open_service
 from server.config import load_config
@@ -91,7 +91,7 @@ def follow(service: Service, script: Script, monkeypatch: pytest.MonkeyPatch) ->
         said = script.answer(prompts[-1][0])
         return replace(sampling, grammar=Grammar(GrammarKind.LARK, f"start: {json.dumps(said, ensure_ascii=False)}"))
 
-    def submit_scripted(answers: Iterable[Answer], **since: Any) -> list[Request]:
+    def submit_scripted(answers: Iterable[Submission], **since: Any) -> list[Request]:
         return submit([(prompt, bind(prompt, sampling), known) for prompt, sampling, known in answers], **since)
 
     monkeypatch.setattr(service.dispatcher, "submit_all", submit_scripted)

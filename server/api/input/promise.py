@@ -6,8 +6,8 @@ from typing import Any
 
 import msgspec
 
-from scheduler.dispatcher import Known
 from scheduler.request import COVERAGE
+from scheduler.submission import Known
 from server.api.errors import invalid
 from server.api.input.schema import Promise
 

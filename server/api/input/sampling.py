@@ -13,10 +13,10 @@ from aiohttp import web
 from msgspec.structs import asdict
 
 from engine.sampling.params import SamplingParams
-from scheduler.dispatcher import Known
 from scheduler.length.features import LengthQuery
 from scheduler.length.oracle import NoReplay
 from scheduler.length.prediction import Prediction
+from scheduler.submission import Known
 from server.api.errors import ApiError, invalid
 from server.api.input.prompts import Prompt, check_ids
 from server.api.input.schema import MAX_CHOICES, ChatBody, CompletionBody, TextBody

@@ -10,9 +10,10 @@ import msgspec
 from aiohttp import web
 
 from engine.messages import FinishReason, RowUpdate
-from scheduler.dispatcher import Dispatcher, Known
+from scheduler.dispatcher import Dispatcher
 from scheduler.request import Request
 from scheduler.stream import AT_ONCE, Shortcut
+from scheduler.submission import Known
 from server.access import spend_tokens
 from server.api.errors import ApiError, bad_request, failure_error
 from server.api.input.body import ESTIMATE
