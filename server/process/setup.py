@@ -64,8 +64,9 @@ class Signals:
             signal.signal(each, signal.SIG_DFL)
 
 
-# compiled products kept by torch and by oneDNN, half a MiB for each bfloat16 shape; 1,024 cost a tiny model 108 MiB
-# more after 700 requests
+# Compiled products kept by torch and by oneDNN, by bfloat16 shape. Of a tiny model under random prompts and batches
+# 256 take 0.22 GB, level from the first 1,300 calls on; 64 take 0.06 GB, and 4 to 18 % more CPU a call; 1,024 take
+# 0.84 GB after 3,600 calls, and more.
 KEPT_PRODUCTS = "256"
 
 
