@@ -12,7 +12,6 @@ from collections.abc import Iterator, Sequence
 from heapq import heappop, heappush
 from math import hypot
 from statistics import median
-from typing import TypeAlias
 
 from scheduler.request import Request
 from scheduler.wait_estimate.completion import Group
@@ -32,19 +31,17 @@ WAIT_SPREAD = 0.5  # of a wait, as a log ratio
 UNKNOWN = (-0.5, 0.0, 1.5)  # scores before there are any: low end, median, promise
 
 
-Pool: TypeAlias = Group | None
-
 LIMITED = 3  # length class of what `max_tokens` will end
 
-ALL_LIMITED: Pool = (-2, LIMITED)
+ALL_LIMITED = (-2, LIMITED)
 
 
 class Calibration:
     def __init__(self, keeps: bool) -> None:
         """`keeps`: due requests go first."""
         self._keeps = keeps
-        self._scores: defaultdict[Pool, deque[tuple[float, bool]]] = defaultdict(lambda: deque(maxlen=RECENT))
-        self._overdue: defaultdict[Pool, deque[Request]] = defaultdict(lambda: deque(maxlen=RECENT))
+        self._scores: defaultdict[Group | None, deque[tuple[float, bool]]] = defaultdict(lambda: deque(maxlen=RECENT))
+        self._overdue: defaultdict[Group | None, deque[Request]] = defaultdict(lambda: deque(maxlen=RECENT))
         self._promises: list[tuple[float, int, Request]] = []  # heap by time
         self._lengths = deque[int](maxlen=RECENT)
 
@@ -90,14 +87,14 @@ class Calibration:
         low, middle, high = find_quantiles(scores, (LOW, 0.5, coverage))
         return low, middle, high
 
-    def _score_overdue(self, pool: Pool, now: float) -> Iterator[tuple[float, bool]]:
+    def _score_overdue(self, pool: Group | None, now: float) -> Iterator[tuple[float, bool]]:
         for request in [one for one in self._overdue[pool] if one.state.is_final]:
             self._overdue[pool].remove(request)
         told = (one.expected for one in self._overdue[pool])
         return ((one.score(now - one.at), True) for one in told if one is not None)
 
 
-def list_pools(group: Group | None) -> tuple[Pool, Pool]:
+def list_pools(group: Group | None) -> tuple[Group | None, Group | None]:
     """Of all, and its own; what limits end teaches nothing of what ends by itself."""
     return (None if group is None or group[1] != LIMITED else ALL_LIMITED), group
 

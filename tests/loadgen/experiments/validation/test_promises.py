@@ -58,7 +58,7 @@ def test_the_table_has_a_line_for_each_scenario_and_changes_come_in_the_middle()
     cell = Cell("small CPU", "servegen", 0.9, prediction="none", requests=150)
     table = promises.tabulate([Scenario(cell), Scenario(cell, "slower"), Scenario(cell, "long")])
     assert [row[0].rpartition(", ")[2] for row in table.rows] == ["0.9", "then slower", "then long"]
-    assert all(len(row) == len(promises.HEADS) for row in table.rows)
+    assert all(len(row) == len(promises.HEADS + promises.ASKED_HEADS) for row in table.rows)
     plain, slower, long = (promises.play(Scenario(cell, change), DEFAULT) for change in ("", "slower", "long"))
     half = len(plain) // 2
     assert slower[-1].seconds > plain[-1].seconds
