@@ -1,6 +1,5 @@
 from collections.abc import Callable, Mapping, Sequence
 
-from scheduler.request import State
 from scheduler.worker import Worker
 
 Placement = Callable[[Sequence[Worker]], Sequence[Worker]]
@@ -26,13 +25,12 @@ def max_min(workers: Sequence[Worker]) -> Sequence[Worker]:
 
 
 def least_unread(workers: Sequence[Worker]) -> Sequence[Worker]:
-    """Fewest prompt tokens that are not read yet, times the batch, by its size (LMetric, OSDI'26)."""
+    """Fewest prompt tokens that are not read yet, then by size."""
 
-    def score(worker: Worker) -> float:
-        unread = sum(one.input_length for one in worker.requests.values() if one.state is State.ASSIGNED)
-        return (1 + unread) * worker.rows / worker.info.max_rows
+    def unread(worker: Worker) -> int:
+        return sum(request.unread for request in worker.requests.values())
 
-    return sorted(workers, key=lambda worker: (score(worker), worker.index))
+    return sorted(workers, key=lambda one: (unread(one), one.rows / one.info.max_rows, one.index))
 
 
 PLACEMENTS: Mapping[str, Placement] = {"idle-first": idle_first, "round-robin": round_robin, "max-min": max_min}

@@ -18,7 +18,7 @@ from scheduler.submission import Known
 from server.access import spend_tokens
 from server.api.errors import ApiError, invalid
 from server.api.input.body import LARGE, check_parts, hold_body
-from server.api.input.program import PROGRAMS, find_signs
+from server.api.input.program import PROGRAMS, read_signs
 from server.api.input.promise import ask_for, read_field, read_header
 from server.api.input.sampling import length_scope
 from server.api.limits import LIMITS
@@ -123,7 +123,7 @@ def _read(body: bytes, request: web.Request) -> tuple[CallMeta, tuple[int, ...],
     with refuse_unreadable():
         if are_one(request.app) and (name := meta.kept()):
             raise refuse_kept(name)
-        return meta, meta.words(), find_signs(meta, body, request.headers), as_stream(request.path, meta, body)
+        return meta, meta.words(), read_signs(body, request.headers, meta), as_stream(request.path, meta, body)
 
 
 def _record(request: web.Request, meta: CallMeta) -> Record:

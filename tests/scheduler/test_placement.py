@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 
 from scheduler.placement import idle_first, least_unread, max_min, round_robin
 from scheduler.plan import Assignment, Plan
-from scheduler.request import State
 from scheduler.serving_time.bilinear import Bilinear
 from scheduler.wait_estimate.node_router import Job, NodeLoad, WorkRouter, list_prefixes
 from scheduler.waiting.prices import Prices, device_prices
@@ -56,14 +55,10 @@ def test_the_least_loaded_comes_first_then_the_emptiest_then_by_index() -> None:
     assert [one.info.index for one in max_min(workers)] == [3, 4, 2, 1, 0]
 
 
-def test_the_fewest_unread_prompt_tokens_by_batch_come_first_and_the_idle_before_all() -> None:
+def test_the_fewest_unread_prompt_tokens_come_first_then_the_emptiest() -> None:
     reading, decoding, idle = holding(0, 1), holding(1, 3), holding(2, 0)
-    for worker, state in ((reading, State.ASSIGNED), (decoding, State.RUNNING)):
-        for one in worker.requests.values():
-            one.move(State.ASSIGNED)
-            if state is State.RUNNING:
-                one.move(state)
-    assert reading.requests[0].input_length >= 3
+    for one in decoding.requests.values():
+        one.generated = 1
     assert [one.index for one in least_unread([reading, decoding, idle])] == [2, 1, 0]
 
 

@@ -43,21 +43,17 @@ class SignFields(msgspec.Struct, frozen=True):
 PROGRAMS = web.AppKey("programs", Recognizer)
 
 
-def read_signs(body: bytes, headers: Mapping[str, str]) -> Signs:
-    """Of a body that is JSON; others have none."""
+def read_signs(body: bytes, headers: Mapping[str, str], fields: SignFields | None = None) -> Signs:
+    """Of a body that is JSON, or of its `fields`; others have none."""
     try:
-        return find_signs(msgspec.json.decode(body, type=SignFields), body, headers)
+        fields = msgspec.json.decode(body, type=SignFields) if fields is None else fields
+        # before the last of a system prompt's parts stand headers that change
+        messages, told = (
+            [*map(bytes, msgspec.json.decode(raw, type=list[Raw]))] if raw.startswith(b"[") else [raw] * bool(raw)
+            for raw in (bytes(fields.messages or fields.input), bytes(fields.system or fields.instructions))
+        )
     except (msgspec.MsgspecError, UnicodeError, RecursionError):
         return Signs()
-
-
-def find_signs(fields: SignFields, body: bytes, headers: Mapping[str, str]) -> Signs:
-    """Of a body that was parsed. Raises UnicodeError."""
-    # before the last of a system prompt's parts stand headers that change
-    messages, told = (
-        [*map(bytes, msgspec.json.decode(raw, type=list[Raw]))] if raw.startswith(b"[") else [raw] * bool(raw)
-        for raw in (bytes(fields.messages or fields.input), bytes(fields.system or fields.instructions))
-    )
     del messages[MOST_MESSAGES:]
     told = told[-1:] or [one for one in messages[:1] if _TOLD.search(one)] or [bytes(fields.tools)]
     digest, kind, chain = blake2b(digest_size=16), "", list[bytes]()
