@@ -20,8 +20,7 @@ class Clock(Protocol):
 
 
 class MonotonicClock:
-    def now(self) -> float:
-        return time.monotonic()
+    now = staticmethod(time.monotonic)
 
     async def wait(self, event: asyncio.Event, until: float | None) -> None:
         delay = None if until is None else max(0.0, until - self.now())
