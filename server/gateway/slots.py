@@ -5,14 +5,15 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import takewhile
+from math import isinf
 from statistics import median
 
 from engine.messages import RowId
 
 RECENT = 64  # calls watched for other clients, ends for their rate, and calls until one more is tried beside others
-KEPT = 8  # first bytes of calls that surely had room, and calls judged together at least
+KEPT = 8  # first bytes of calls that surely had room, reports of a backend, and calls judged together at least
 LATE, LAG = 1.5, 0.005  # times the usual seconds to a first byte, and this process's own, from which on a call waited
-QUICK = 0.02  # seconds of work that may queue at the backend to hide latency
+QUICK = 0.02  # seconds of work at least that may queue at the backend to hide latency
 
 
 @dataclass(slots=True)
@@ -64,6 +65,8 @@ class InferredSlots:
         self._full = 0  # calls until one more is tried
         self._clients: deque[str] = deque(maxlen=RECENT)
         self._contested = self._told = False
+        self._waits: bool | None = None  # told at last
+        self._ran: deque[int] = deque(maxlen=KEPT)  # told while others waited
         self._sent: dict[RowId, _Sent] = {}
         self._begun: dict[RowId, _Sent] = {}
         self._pressed: list[tuple[_Sent, float]] = []  # calls of the last slots and their seconds, to be judged
@@ -83,21 +86,28 @@ class InferredSlots:
         """Extra calls where answers are short."""
         if len(self._ends) < RECENT:
             return 0
-        return min(int(0.6 + QUICK * RECENT / max(QUICK, self._ends[-1] - self._ends[0])), 1 + self._seen // 4)
+        first = self._first[True].usual  # a call that comes now joins a step later
+        hidden = QUICK if isinf(first) else max(QUICK, first)
+        return min(int(0.6 + hidden * RECENT / max(hidden, self._ends[-1] - self._ends[0])), 1 + self._seen // 4)
 
     def learn(self, known: int) -> None:
         """Configuration takes precedence."""
         self._known = known if self._known is None else self._known
 
     def hear(self, waiting: int, running: int) -> None:
-        """The backend's own report, other clients included, replaces inference."""
-        self._told = True
-        if waiting:
-            self._seen = running or self._seen
+        """The backend's own report, as of its last step and other clients included, replaces inference. Between steps
+        few of the short answers run, but what does not wait has a slot.
+        """
+        self._waits, self._told = waiting > 0, self._told or running > 0
+        if waiting and running:
+            self._ran.append(running)
+            self._seen = max(self._ran)
             self._growing, self._full = False, RECENT
-        else:
-            self._seen = max(self._seen, min(running, len(self._sent) + len(self._begun)))
-            self._growing |= running >= self.most
+        elif not waiting:
+            known = self._clock() - LATE * min(one.usual for one in self._first.values())  # sent before that step
+            taken = len(self._begun) + sum(call.at < known for call in self._sent.values())
+            self._growing |= max(running, taken) >= self.most
+            self._seen = max(self._seen, min(running, len(self._sent) + len(self._begun)), taken)
 
     @property
     def busy(self) -> bool:
@@ -149,7 +159,7 @@ class InferredSlots:
 
     def _judge(self) -> None:
         count, beyond = len(self._pressed), [call.late for call, _ in self._pressed if call.place > self._seen]
-        if 3 * sum(call.late for call, _ in self._pressed) > 2 * count and not self._told:
+        if 3 * sum(call.late for call, _ in self._pressed) > 2 * count and not self._told and self._waits is not False:
             waits = sum(max(0.0, call.began - call.at - self._first[call.streams].usual) for call, _ in self._pressed)
             share = 1 - waits / sum(seconds for _, seconds in self._pressed)
             sure = max((call.place for call, _ in self._pressed if not call.late), default=1)

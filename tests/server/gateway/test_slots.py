@@ -102,7 +102,7 @@ def test_long_prompts_among_short_ones_are_not_taken_for_calls_that_wait(truth: 
     limits = play.go_on(truth, 100 + 20 * truth)[100:]
     served = (len(play.ends) - 100 - truth) / (play.ends[-1 - truth] - play.ends[100 - 1])
     assert served >= 0.9 * truth / ((1 + longer / 2) * STEP)
-    assert sum(limits) / len(limits) <= truth + 4 + truth / 2
+    assert sum(limits) / len(limits) <= truth + 8 + truth / 2
 
 
 def test_slots_are_not_forgotten_in_a_quiet_spell() -> None:
@@ -160,3 +160,22 @@ def test_an_end_may_be_said_twice_and_a_byte_may_come_late() -> None:
     slots.end(1)
     slots.begin(1)
     assert slots.most == 1
+
+
+def test_a_report_between_steps_tells_of_short_answers_by_what_waits() -> None:
+    """Of answers of one token none runs then, so half of vLLM's slots were found."""
+    now = 0.0
+    slots = InferredSlots(clock=lambda: now)
+    slots.send(0, streams=True)
+    now += 0.1
+    slots.begin(0)
+    slots.end(0)
+    assert slots.most == 2
+    for row in (1, 2):
+        slots.send(row, streams=True)
+    slots.hear(waiting=1, running=0)
+    slots.hear(waiting=0, running=0)  # of a step that began before they were sent
+    assert slots.most == 2
+    now += 0.2
+    slots.hear(waiting=0, running=0)
+    assert slots.most == 4
