@@ -13,7 +13,7 @@ from engine.messages import RowId
 RECENT = 64  # calls watched for other clients, ends for their rate, and calls until one more is tried beside others
 KEPT = 8  # first bytes of calls that surely had room, reports of a backend, and calls judged together at least
 LATE, LAG = 1.5, 0.005  # times the usual seconds to a first byte, and this process's own, from which on a call waited
-QUICK = 0.02  # seconds of work at least that may queue at the backend to hide latency
+QUICK = 0.02  # seconds of work at least that may queue there to hide latency
 
 
 @dataclass(slots=True)
@@ -65,8 +65,8 @@ class InferredSlots:
         self._full = 0  # calls until one more is tried
         self._clients: deque[str] = deque(maxlen=RECENT)
         self._contested = self._told = False
-        self._waits: bool | None = None  # told at last
-        self._ran: deque[int] = deque(maxlen=KEPT)  # told while others waited
+        self._waits: bool | None = None  # by its last report
+        self._ran: deque[int] = deque(maxlen=KEPT)  # while others waited
         self._sent: dict[RowId, _Sent] = {}
         self._begun: dict[RowId, _Sent] = {}
         self._pressed: list[tuple[_Sent, float]] = []  # calls of the last slots and their seconds, to be judged
@@ -86,7 +86,7 @@ class InferredSlots:
         """Extra calls where answers are short."""
         if len(self._ends) < RECENT:
             return 0
-        first = self._first[True].usual  # a call that comes now joins a step later
+        first = self._first[True].usual  # a new call joins a step later
         hidden = QUICK if isinf(first) else max(QUICK, first)
         return min(int(0.6 + hidden * RECENT / max(hidden, self._ends[-1] - self._ends[0])), 1 + self._seen // 4)
 
@@ -95,8 +95,8 @@ class InferredSlots:
         self._known = known if self._known is None else self._known
 
     def hear(self, waiting: int, running: int) -> None:
-        """The backend's own report, as of its last step and other clients included, replaces inference. Between steps
-        few of the short answers run, but what does not wait has a slot.
+        """The backend's own report of its last step, other clients included. Between steps few short answers run, but
+        what does not wait has a slot.
         """
         self._waits, self._told = waiting > 0, self._told or running > 0
         if waiting and running:
@@ -104,7 +104,7 @@ class InferredSlots:
             self._seen = max(self._ran)
             self._growing, self._full = False, RECENT
         elif not waiting:
-            known = self._clock() - LATE * min(one.usual for one in self._first.values())  # sent before that step
+            known = self._clock() - LATE * min(one.usual for one in self._first.values())  # before that step
             taken = len(self._begun) + sum(call.at < known for call in self._sent.values())
             self._growing |= max(running, taken) >= self.most
             self._seen = max(self._seen, min(running, len(self._sent) + len(self._begun)), taken)
