@@ -31,6 +31,8 @@ SHARES = (LOW, 0.5, COVERAGE)  # quantiles of a length
 UNKNOWN_FACTOR = 3.0  # half width, as a factor, where only a number is known
 
 
+FARTHEST, WIDEST = 30 * 86400.0, 30.0  # seconds; log of a factor
+
 NEARER = 0.8  # share of the time left until a promise, below which it is promised again
 
 COMPARED = 2.0  # seconds that a comparison is reused: it takes milliseconds
@@ -126,7 +128,7 @@ class ExpectedWait:
         limited = middle >= request.sampling.max_tokens
         group = None if request.in_background else self._calibration.find_group(middle, share, limited=limited)
         scores = self._calibration.find_scores(group, now, coverage or request.coverage)
-        low, median, promise = (point * exp(spread * score) for score in scores)
+        low, median, promise = (min(FARTHEST, point * exp(min(WIDEST, spread * score))) for score in scores)
         return Expected(now, ahead.place, wait, own, point, spread, low, median, promise, group, waits)
 
     def tell_again(self, request: Request) -> bool:

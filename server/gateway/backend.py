@@ -118,9 +118,10 @@ class Backend:
         if self._due is None:
             self._due = asyncio.get_running_loop().call_later(PERIOD, self._flush)
 
-    def end(self, row: RowId, tokens: int, error: str | None = None) -> None:
-        """With the tokens not yet counted."""
-        reason = FinishReason.STOP if error is None else FinishReason.ERROR
+    def end(self, row: RowId, tokens: int, error: str | None = None, *, limited: bool = False) -> None:
+        """With the tokens not yet counted; `limited` by `max_tokens`."""
+        ended = FinishReason.LENGTH if limited else FinishReason.STOP
+        reason = ended if error is None else FinishReason.ERROR
         self._leave(row)
         self._report((RowUpdate(row, unnamed=tokens, finish_reason=reason, error=error),))
 

@@ -50,6 +50,9 @@ class CallMeta(SignFields, frozen=True):
     max_completion_tokens: Any = None
     max_output_tokens: Any = None
     n: Any = None
+    min_tokens: Any = None
+    ignore_eos: Any = None
+    stop: Any = None
     user: Any = None
     priority: Any = None
     deadline_ms: Any = None
@@ -68,6 +71,12 @@ class CallMeta(SignFields, frozen=True):
         """None if not stated."""
         given = (self.max_completion_tokens, self.max_tokens, self.max_output_tokens)
         return next((one for one in given if _is_count(one) and one > 0), None)
+
+    @property
+    def least(self) -> int:
+        if self.ignore_eos is True and not self.stop:
+            return self.most or 0
+        return self.min_tokens if _is_count(self.min_tokens) else 0
 
     @property
     def choices(self) -> int:

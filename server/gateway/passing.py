@@ -110,7 +110,8 @@ async def _queue(request: web.Request, body: bytes) -> web.StreamResponse:
 def _query(record: Record, meta: CallMeta, words: tuple[int, ...]) -> tuple[LengthQuery, SamplingParams]:
     holder, most = record.caller.holder, min(meta.most or UNSTATED, ROOM) * meta.choices
     scope = length_scope(holder, None) if holder else ""
-    return LengthQuery("", "", meta.prompt_tokens, most, words, scope), SamplingParams(max_tokens=most)
+    sampling = SamplingParams(max_tokens=most, min_tokens=min(most, meta.least * meta.choices))
+    return LengthQuery("", "", meta.prompt_tokens, most, words, scope), sampling
 
 
 def _read(body: bytes, request: web.Request) -> tuple[CallMeta, tuple[int, ...], Signs, bytes | None]:

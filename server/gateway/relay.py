@@ -176,7 +176,8 @@ class _Relay:
         made = counted if stated is None else min(stated, max(request.sampling.max_tokens, self.size))
         if self.streams and self.begun and (error is None or DONE in tail):
             self.backend.note_end(request.row_id, finished=FINISHED.search(tail) is not None)
-        self.backend.end(request.row_id, max(0, made - self.told), error)
+        limited = made >= request.sampling.max_tokens
+        self.backend.end(request.row_id, max(0, made - self.told), error, limited=limited)
 
 
 async def _break_off(response: web.StreamResponse, error: ApiError, *, streams: bool, done: bool) -> None:

@@ -14,6 +14,7 @@ from scheduler.dispatcher import Dispatcher
 from scheduler.remaining_length import remaining_length
 from scheduler.request import Request
 from scheduler.strategy import STRATEGIES
+from scheduler.wait_estimate.calibration import Calibration
 from scheduler.wait_estimate.places import FRESH
 from scheduler.wait_estimate.speed import Speed
 from tests.scheduler.fakes import VirtualClock, admitted, port, request, token
@@ -144,6 +145,18 @@ def test_before_anything_was_measured_nobody_can_say() -> None:
     assert queue.dispatcher.waits.place(waiting) == 1
     assert queue.dispatcher.waits.wait(waiting) is None
     assert queue.dispatcher.waits.retry_after() == 1.0
+
+
+def test_no_score_takes_a_promise_beyond_a_month(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a stall of its backend a gateway promised the year 2028, then no date at all."""
+    monkeypatch.setattr(Calibration, "find_scores", lambda *_: (-1e9, 0.0, 1e9))
+    queue = Queue(rows=2)
+    for length in (15, 15, 6):
+        queue.submit(length, predicted=length)
+    for _ in range(12):
+        queue.second()
+    expected = queue.dispatcher.waits.expect(request(9))
+    assert (expected.low, expected.high) == (0.0, 30 * 86400)
 
 
 def test_an_idle_hour_changes_nothing() -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+import re
 from functools import partial
 from itertools import count
 
@@ -12,6 +13,7 @@ from engine.messages import ExecutorHealth
 from models.errors import UserError
 from server.composition.gateway import check_backends
 from server.config import GatewayConfig
+from server.gateway.meta import read_meta
 from server.gateway.sending import RETRIES
 from server.gateway.slots import InferredSlots
 from tests.server.gateway.backends import Backend, chat, event, gateway, until
@@ -43,6 +45,29 @@ async def test_errors_of_the_backend_are_its_own() -> None:
         assert len(backend.bodies) == 2
         status, told = await gate.ask(priority="high")
         assert status == 400 and b"priority" in told
+
+
+@pytest.mark.parametrize(("choices", "reason"), [(1, "length"), (2, "stop")])
+async def test_an_answer_that_max_tokens_cut_is_no_natural_end(choices: int, reason: str) -> None:
+    """Else lengths are learned as the limits of those who asked."""
+    async with gateway(Backend(waits=False)) as gate:
+        assert (await gate.ask(n=choices))[1] == WHOLE
+        async with gate.client.get("/metrics") as answer:
+            told = await answer.text()
+        (line,) = re.findall(r'^vllm:request_success_total\{.*finished_reason="(\w+)".*\} 1.0$', told, re.M)
+        assert line == reason
+
+
+@pytest.mark.parametrize(
+    ("fields", "least"),
+    [
+        ({"ignore_eos": True, "max_tokens": 200}, 200),
+        ({"ignore_eos": True, "max_tokens": 200, "stop": "x", "min_tokens": 3}, 3),
+        ({"ignore_eos": "yes", "min_tokens": -1}, 0),
+    ],
+)
+def test_a_length_that_is_sure_is_known(fields: dict[str, object], least: int) -> None:
+    assert read_meta(orjson.dumps(chat(**fields))).least == least
 
 
 async def test_other_paths_are_passed_on_and_the_gateway_tells_of_itself() -> None:
