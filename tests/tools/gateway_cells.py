@@ -30,7 +30,7 @@ async def ask(port: int, key: str, words: int, tokens: int) -> float:
     asked = {"messages": [{"role": "user", "content": "word " * words}], "max_tokens": tokens, "stream": True}
     asked["ignore_eos"] = True
     body = json.dumps(asked | {"user": key}).encode()
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=2**22)  # holds a whole answer
     writer.write(b"POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n")
     writer.write(b"Content-Length: %d\r\n\r\n%b" % (len(body), body))
     try:
