@@ -26,6 +26,8 @@ from scheduler.worker import Port, Worker
 if TYPE_CHECKING:
     from scheduler.length.prediction import LengthDistribution
 
+ROUNDING = 1e-6  # seconds
+
 log = logging.getLogger(__name__)
 
 
@@ -104,7 +106,7 @@ class Dispatcher:
                 raise TooLate(waits=request.expected is not None and request.expected.waits)
         told = [request.expected for request in requests if request.expected is not None and request.expected.known]
         by = max(one.by for one in told) if len(told) == len(requests) else None
-        if any(one.promised is not None and (by is None or by > one.promised) for one in requests):
+        if any(one.promised is not None and (by is None or by - one.promised > ROUNDING) for one in requests):
             raise Unpromised(by)
         for request in requests:
             self._queue(request, arrival, since)

@@ -140,7 +140,7 @@ class Request:
         """None where there was none."""
         if self.expected is None or not self.expected.known:
             return None
-        return end <= (self.expected.by if self.promised is None else self.promised)
+        return end <= self.expected.by
 
     def move(self, state: State) -> None:
         """Raises IllegalTransition."""

@@ -10,11 +10,11 @@ from bisect import bisect_left
 from collections import defaultdict, deque
 from collections.abc import Iterator, Sequence
 from heapq import heappop, heappush
-from math import hypot
+from math import hypot, log
 from statistics import median
 
 from scheduler.request import Request
-from scheduler.wait_estimate.completion import Group
+from scheduler.wait_estimate.completion import LEAST_SECONDS, Group
 
 ROUNDING = 1e-9
 
@@ -30,6 +30,8 @@ WAIT_SPREAD = 0.5  # of a wait, as a log ratio
 
 UNKNOWN = (-0.5, 0.0, 1.5)  # scores before there are any: low end, median, promise
 
+
+NO_WAIT = -1  # for the queue's share
 
 LIMITED = 3  # length class of what `max_tokens` will end
 
@@ -57,19 +59,22 @@ class Calibration:
             self._lengths.append(request.generated)
         if expected is None or expected.group is None:
             return
-        score = expected.score(end - expected.at)
-        if self._keeps and expected.waits and assigned is not None and assigned >= expected.due(request.promised):
+        score, broken = expected.score(end - expected.at), cut
+        if self._keeps and expected.waits and assigned is not None and assigned >= expected.due:
             score, cut = max(score, expected.score(expected.high)), True
         for pool in list_pools(expected.group):
             self._scores[pool].append((score, cut))
+        if expected.waits and assigned is not None:
+            served = max(end - assigned, LEAST_SECONDS)
+            self._scores[NO_WAIT, expected.group[1]].append((log(served / expected.own) / expected.own_spread, broken))
 
     def find_group(self, length: float, ahead: float, *, limited: bool = False) -> Group | None:
-        """By the share of the queue's work that is `ahead`, -1 where none is."""
+        """By the share of the queue's work that is `ahead`, below 0 where none is."""
         if len(self._lengths) < FEWEST:
             return None
         usual = median(self._lengths)
         own = LIMITED if limited else bisect_left((usual / 2, 2 * usual), length)
-        return min(3, int(4 * ahead)) if ahead >= 0 else -1, own
+        return min(3, int(4 * ahead)) if ahead >= 0 else NO_WAIT, own
 
     def find_scores(self, group: Group | None, now: float, coverage: float) -> tuple[float, float, float]:
         """Of low end, median and promise."""

@@ -21,11 +21,13 @@ class Expected:
     own: float = 0.0  # from the start to the end
     point: float = 0.0  # to the end, uncalibrated
     spread: float = 0.0  # s
+    own_spread: float = 1.0
     low: float = 0.0
     median: float = 0.0
     high: float = 0.0  # promised
-    group: Group | None = None  # None: too early to be scored
+    group: Group | None = None  # None: not scored
     waits: bool = False  # all slots taken
+    first: bool = False  # kept only if it goes first
 
     @property
     def known(self) -> bool:
@@ -36,9 +38,10 @@ class Expected:
         """Promised, on the clock."""
         return self.at + self.high
 
-    def due(self, promised: float | None) -> float:
-        """When it must start, on the clock; `promised`: what was asked for instead."""
-        return (self.by if promised is None else promised) - SLACK * self.own
+    @property
+    def due(self) -> float:
+        """When it must go first, on the clock."""
+        return self.at if self.first else self.by - SLACK * self.own
 
     def score(self, seconds: float) -> float:
         """z."""

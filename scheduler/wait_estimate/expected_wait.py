@@ -110,33 +110,58 @@ class ExpectedWait:
         ahead = self._places.ahead(request, self._now())
         return None if ahead is None else self._seconds(ahead, self.free_slots)
 
-    def expect(self, request: Request, before: QueueAhead = QueueAhead(), coverage: float | None = None) -> Expected:  # noqa: B008 - frozen
-        """For a request that is not in the queue yet, nor those `before` it in its call."""
-        ahead, total = self._waiting.ahead(request, now := self._now()), self._waiting.total()
+    def expect(self, request: Request, before: QueueAhead = QueueAhead()) -> Expected:  # noqa: B008 - frozen
+        """For a request not yet in the queue, nor those `before` it in its call; promises what was asked for if it can,
+        even by going first."""
+        in_turn = self._expect(request, self._waiting.ahead(request, self._now()), before)
+        by = request.promised
+        if by is None or not in_turn.known or in_turn.by <= by:
+            return in_turn if by is None or not in_turn.known else replace(in_turn, high=by - in_turn.at)
+        asked = self._waiting.ahead_of_asked(request) if in_turn.waits and not before.place else None
+        if asked is None:
+            return in_turn
+        first = self._expect(request, asked, before, first=True)
+        if first.by > by:
+            return first if first.by < in_turn.by else in_turn
+        return replace(first, high=by - first.at, first=True, group=None)
+
+    def _expect(
+        self,
+        request: Request,
+        ahead: QueueAhead,
+        before: QueueAhead,
+        coverage: float | None = None,
+        *,
+        first: bool = False,
+    ) -> Expected:
+        """`first`: none else passes it."""
+        now, total = self._now(), self._waiting.total()
         if before.place:
-            ahead, total = (each.and_share(before, before.place) for each in (ahead, total))
+            ahead, total = (each.and_all(before) for each in (ahead, total))
         waits = total.place >= (free := self.free_slots)
         wait, seconds = self._seconds(ahead, free), self._token_seconds(ahead, free)
         if wait is None or seconds is None:
             return Expected(now, ahead.place, wait, waits=waits)
         middle, high = self._lengths(request)
         own = max(LEAST_SECONDS, self._entry_seconds(request, ahead, free) + middle * seconds)
-        point = own + wait / (1 - self._waiting.order.share)
-        spread = spread_of(point, own, log(max(1.0, high / max(middle, 1.0))))
-        in_all = self._seconds(total, free) if ahead.place >= free else None
+        point = own + (wait if first else wait / (1 - self._waiting.order.share))
+        lengths = log(max(1.0, high / max(middle, 1.0)))
+        spread, own_spread = (spread_of(each, own, lengths) for each in (point, own))
+        in_all = self._seconds(total, free) if ahead.place >= free and not first else None
         share = wait / in_all if in_all else -1.0
         limited = middle >= request.sampling.max_tokens
         group = None if request.in_background else self._calibration.find_group(middle, share, limited=limited)
         scores = self._calibration.find_scores(group, now, coverage or request.coverage)
         low, median, promise = (min(FARTHEST, point * exp(min(WIDEST, spread * score))) for score in scores)
-        return Expected(now, ahead.place, wait, own, point, spread, low, median, promise, group, waits)
+        return Expected(now, ahead.place, wait, own, point, spread, own_spread, low, median, promise, group, waits)
 
     def tell_again(self, request: Request) -> bool:
         """True if a waiting request's promise is now nearer by more than a part of what was left of it."""
         told, now = request.expected, self._now()
         if told is None or request.state is not State.WAITING:
             return False
-        again = self.expect(request, coverage=(1 + request.coverage) / 2)  # the least of several breaks more often
+        ahead, coverage = self._waiting.ahead(request, now), (1 + request.coverage) / 2
+        again = self._expect(request, ahead, QueueAhead(), coverage)  # the least of several breaks more often
         nearer = again.known and again.by - now < NEARER * (told.by - now)
         if nearer:
             request.expected = replace(told, high=again.by - told.at)

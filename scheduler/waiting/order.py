@@ -46,6 +46,10 @@ class Order(Protocol):
         """By what is ahead by key."""
         return by_key
 
+    def ahead_of_asked(self, request: Request) -> QueueAhead | None:
+        """If it goes first for a promise; None if it may not."""
+        return None
+
     def passed_by(self, before: QueueAhead) -> float | None:
         """Later tokens that may pass; None if unbounded."""
         return None

@@ -1,8 +1,8 @@
 """The default order: by arrival, but a share x of the work may jump, first what has the least left of its program.
 
-A credit c in [0, C] grows by w·x/(1 - x) with work w in turn, and pays for jumps of those that have at most half left
-of what the oldest has: of what is due by its promise, then of the cheapest. C is the mean request's work times the
-slots.
+A credit c in [0, C] grows by w·x/(1 - x) with work w in turn, and pays for jumps: of what is due by its promise, then
+of the cheapest, with at most half left of what the oldest has. Promises given because they may go first do so at any
+size, by credit set aside. C is the mean request's work times the slots.
 
 Bound: behind work B of its `priority`, with w* the most work of a plan, at most
 
@@ -47,6 +47,7 @@ class OutOfTurn(Order):
         self._slots = slots
         self._credit = self._mean = 0.0
         self._came = 0
+        self._set_aside = 0.0  # of the credit
         self._cheapest = SortedRequests()  # by what is left of their programs
         self._promised = SortedRequests()  # earliest due first, those asked for before others
         self._works: dict[Request, float] = {}
@@ -63,14 +64,15 @@ class OutOfTurn(Order):
             self._mean += (work - self._mean) / min(self._came, RECENT)
         self._cheapest.insert(_by_end(request, work), request)
         if self.keeps and (told := request.expected) is not None and told.waits and told.known:
-            promised = request.promised
-            self._promised.insert((request.priority, promised is None, told.due(promised), request.row_id), request)
+            self._promised.insert((request.priority, request.promised is None, told.due, request.row_id), request)
+            self._set_aside += work * _goes_first(request)
 
     def leave(self, request: Request) -> None:
         self._cheapest.remove(request)
-        self._works.pop(request, None)
+        work = self._works.pop(request, 0.0)
         if request in self._promised.keys:
             self._promised.remove(request)
+            self._set_aside = max(0.0, self._set_aside - work * _goes_first(request)) if self._promised.keys else 0.0
 
     def serve(self, request: Request, in_turn: bool) -> None:
         work, read = self._works[request], PROMPT_TOKEN * request.unread
@@ -80,7 +82,7 @@ class OutOfTurn(Order):
     def rank(self, in_turn: Iterable[Request], keys: Mapping[Request, Key], now: float) -> Iterator[Request]:
         for request in list(self._taken):
             self._settle(request)
-        gone, credit, priority = set[Request](), self._credit, None
+        gone, credit, aside, priority = set[Request](), self._credit, self._set_aside, None
         works, ends, earned, most = self._works, self._cheapest.keys, self._earned, self._most
         for oldest in in_turn:
             if priority != oldest.priority:
@@ -91,8 +93,11 @@ class OutOfTurn(Order):
             while jump is not None and keys[oldest][1] and oldest not in gone:
                 if jump not in gone:
                     work = works[jump]
-                    if jump.priority == priority and work <= credit and 2 * ends[jump][1] <= ends[oldest][1]:
+                    first = jump in due and _goes_first(jump)
+                    pays = first or (work <= credit - aside and 2 * ends[jump][1] <= ends[oldest][1])
+                    if jump.priority == priority and work <= credit and pays:
                         credit -= work
+                        aside -= work * _goes_first(jump)
                         gone.add(jump)
                         yield jump
                     elif jump not in due:
@@ -100,6 +105,7 @@ class OutOfTurn(Order):
                 jump = next(jumps, None)
             if oldest not in gone:
                 credit = min(credit + earned * works[oldest], most)
+                aside -= works[oldest] * _goes_first(oldest)
                 gone.add(oldest)
                 yield oldest
 
@@ -124,6 +130,12 @@ class OutOfTurn(Order):
             return by_key
         return cheaper.and_share(rest, round(rest.place * paying / self._work_of(rest)))
 
+    def ahead_of_asked(self, request: Request) -> QueueAhead | None:
+        if not self.keeps or work_left(request) > self._credit - self._set_aside:
+            return None
+        asked = [self._promised.ahead((request.priority, told)) for told in (False, True)]
+        return self._cheapest.ahead((request.priority,)).and_all(asked[1].without(asked[0]))
+
     def passed_by(self, before: QueueAhead) -> float:
         return max(0.0, self._credit + self._earned * self._work_of(before))
 
@@ -147,6 +159,10 @@ class OutOfTurn(Order):
             one.booked = had
         if not runs:
             del self._taken[request]
+
+
+def _goes_first(request: Request) -> bool:
+    return request.expected is not None and request.expected.first
 
 
 def _by_end(request: Request, work: float) -> Key:

@@ -35,8 +35,11 @@ class QueueAhead(NamedTuple):
     def without(self, others: QueueAhead) -> QueueAhead:
         return QueueAhead(*map(sub, self, others))
 
+    def and_all(self, others: QueueAhead) -> QueueAhead:
+        return QueueAhead(*map(add, self, others))
+
     def and_one(self, request: Request) -> QueueAhead:
-        return QueueAhead(*map(add, self, (1, *_amounts(request))))
+        return self.and_all(QueueAhead(1, *_amounts(request)))
 
 
 def _amounts(request: Request) -> tuple[float, int, int]:

@@ -146,8 +146,8 @@ def test_an_answer_that_was_served_only_since_it_was_due_counts_as_if_its_promis
     assert scores(calibration)[2] == pytest.approx(TOLD.score(3.5))
 
 
-def test_a_promise_that_was_asked_for_is_due_by_itself() -> None:
-    assert TOLD.due(None) == TOLD.by - SLACK * TOLD.own and TOLD.due(100.0) == 100.0 - SLACK * TOLD.own
+def test_a_promise_that_needs_to_go_first_is_due_at_once() -> None:
+    assert TOLD.due == TOLD.by - SLACK * TOLD.own and replace(TOLD, first=True).due == TOLD.at
 
 
 def test_a_bias_that_lasts_is_corrected_and_the_promise_covers_what_it_says() -> None:

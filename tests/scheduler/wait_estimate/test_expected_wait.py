@@ -12,7 +12,7 @@ from scheduler.assembly import assemble
 from scheduler.batching.batcher import BatchLimits
 from scheduler.dispatcher import Dispatcher
 from scheduler.remaining_length import remaining_length
-from scheduler.request import Request
+from scheduler.request import Request, Unpromised
 from scheduler.strategy import STRATEGIES
 from scheduler.wait_estimate.calibration import Calibration
 from scheduler.wait_estimate.places import FRESH
@@ -33,9 +33,9 @@ class Queue:
         self.lengths: dict[int, int] = {}
         self.running: dict[int, int] = {}
 
-    def submit(self, length: int, *, predicted: float | None = None) -> Request:
+    def submit(self, length: int, *, predicted: float | None = None, by: float | None = None) -> Request:
         params = SamplingParams(max_tokens=1000)
-        request = self.dispatcher.submit(range(4), params, predicted_length=predicted)
+        request = self.dispatcher.submit(range(4), params, predicted_length=predicted, promised=by)
         self.lengths[request.row_id] = length
         return request
 
@@ -157,6 +157,24 @@ def test_no_score_takes_a_promise_beyond_a_month(monkeypatch: pytest.MonkeyPatch
         queue.second()
     expected = queue.dispatcher.waits.expect(request(9))
     assert (expected.low, expected.high) == (0.0, 30 * 86400)
+
+
+def test_a_promise_is_given_where_credit_lets_it_go_first_and_the_time_offered_else_is_given() -> None:
+    queue = Queue(rows=1, strategy="lengthwise")
+    for _ in range(12):
+        queue.submit(10, predicted=10)
+    for _ in range(45):
+        queue.second()
+    now = queue.clock.time
+    with pytest.raises(Unpromised) as refused:
+        queue.submit(20, predicted=10, by=now + 1)
+    in_turn = queue.dispatcher.estimate_all([(range(4), SamplingParams(max_tokens=1000), {"predicted_length": 10.0})])
+    assert in_turn[0].expected and refused.value.by and now < refused.value.by < in_turn[0].expected.by
+    asked = queue.submit(10, predicted=10, by=refused.value.by)
+    assert asked.expected and asked.expected.by == pytest.approx(refused.value.by)
+    for _ in range(20):
+        queue.second()
+    assert asked.times.end is not None and asked.keeps_promise(asked.times.end)
 
 
 def test_an_idle_hour_changes_nothing() -> None:

@@ -15,6 +15,7 @@ from scheduler.request import Request, State
 from scheduler.wait_estimate.completion import Expected
 from scheduler.waiting.out_of_turn import OutOfTurn
 from scheduler.waiting.queue import RankedQueue
+from scheduler.waiting.sorted_requests import QueueAhead
 from tests.scheduler.waiting.predicted import AGING, fill, first, predicted, rows, serve
 
 
@@ -156,7 +157,8 @@ def test_no_request_waits_longer_than_the_bound(seed: int, share: float, slots: 
         told = max(1.0, round(rng.lognormvariate(3, spread))) if misled else true
         one, largest = predicted(row_id, told, arrival=due), max(largest, true, told)
         if rng.random() < 0.5:
-            promised(one, due + rng.uniform(0, 400), true, asked=rng.random() < 0.5)
+            asked = rng.random() < 0.5
+            promised(one, due + rng.uniform(0, 400), true, asked=asked, goes=asked and rng.random() < 0.5)
         came[one] = sum(device.true.values()), device.taken
         device.true[one] = true
         device.queue.add(one)
@@ -209,8 +211,9 @@ def test_ten_thousand_that_wait_hold_no_decision_up() -> None:
     assert min(seconds) < 0.002
 
 
-def promised(one: Request, by: float, own: float = 10.0, *, asked: bool = False) -> Request:
-    one.expected = Expected(0.0, 0, 0.0, own=own, point=own, spread=1.0, high=1e6 if asked else by, waits=True)
+def promised(one: Request, by: float, own: float = 10.0, *, asked: bool = False, goes: bool = False) -> Request:
+    """`goes` first: else it could not have been given."""
+    one.expected = Expected(0.0, 0, 0.0, own=own, point=own, spread=1.0, high=by, waits=True, first=goes)
     one.promised = by if asked else None
     return one
 
@@ -230,6 +233,20 @@ def test_what_is_due_passes_only_what_costs_twice_as_much_and_by_the_same_credit
     assert first(queue) == [0, 1, 2], "the third costs more than half of the second, and nothing was earned before"
     earn(queue, 25.0)
     assert first(queue) == [2, 0, 1], "the second costs more than half of the first"
+
+
+def test_a_promise_that_needs_it_goes_first_at_any_size_on_credit_that_others_leave_alone() -> None:
+    queue, asked = queue_of(predicted(0, 50.0), predicted(1, 20.0)), predicted(2, 40.0)
+    assert queue.ahead_of_asked(asked) is None, "nothing pays for it"
+    earn(queue, 48.0)
+    assert queue.ahead_of_asked(asked) == QueueAhead()
+    queue.add(promised(asked, 100.0, asked=True, goes=True))
+    assert first(queue) == [2, 0, 1], "the cheaper one would have gone first, and left too little"
+    assert queue.ahead_of_asked(predicted(3, 5.0)) == QueueAhead(1, 40.0, unread=4)
+    assert queue.ahead_of_asked(predicted(3, 8.0)) is None, "most of the credit is set aside"
+    queue.serve(asked)
+    asked.state, asked.generated = State.FINISHED, 40
+    assert first(queue) == [0, 1] and queue.ahead_of_asked(predicted(3, 5.0)) == QueueAhead()
 
 
 def test_without_a_share_or_where_it_is_not_wanted_no_promise_is_kept() -> None:
