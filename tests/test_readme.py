@@ -35,6 +35,7 @@ LEFT_OUT: Mapping[str, str] = MappingProxyType(
         "lengthwise arena --strategies my_order.py:MY_ORDER": "the same",
         "lengthwise whatif": "wants a day's journal; test_whatif.py writes one",
         "lengthwise bench grid": "takes minutes; test_grid.py plays some of its cells",
+        "lengthwise bench gpu": "starts servers; test_command.py of its folder goes through the same dry run",
         "lengthwise compare --strategies vs,lengthwise,scls": "starts nine servers; test_compare_command.py starts six",
         "lengthwise compare --strategies baton-pd,my_order.py:MY_ORDER --num-prompts 60 --request-rates inf "
         "--max-output-len 128 --replay-lengths --serve-args='--max-num-seqs 8'": "starts six more",
@@ -53,7 +54,6 @@ SMALLER: Mapping[str, str] = MappingProxyType(
         "--strategies baton-pd,lengthwise --csv sweep.csv --report sweep.html": "--duration 20",
         "lengthwise profile": "TINY --quick --max-num-seqs 2 --max-model-len 160 --device cpu",
         "lengthwise bench engine": "TINY --rows 1 --input-len 6 --output-len 4 --rounds 1 --device cpu",
-        "lengthwise bench gpu": "--rows 1 --length 24",
         "lengthwise bench quality": "TINY --quantization int8 --num-texts 3 --max-len 20",
         "lengthwise paper scls": "--scale 0.125 --duration 4 --rates 8,16",
         "lengthwise paper ssjf --experiments rates --seeds 3 --report ssjf.html": "--scale 0.05 --rates 2,4",

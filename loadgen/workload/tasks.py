@@ -11,8 +11,9 @@ import textwrap
 import tokenize
 import tomllib
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -43,9 +44,9 @@ def read_material(rng: random.Random, modules: int, root: Path | None = None) ->
     """Of random modules of the standard library or a folder, 15 ms each. Raises UserError without source."""
     folder = Path(sysconfig.get_path("stdlib")) if root is None else root
     files = sorted(folder.glob("*.py"))
-    trees = list(_trees(rng.sample(files, min(modules, len(files)))))
-    documents = tuple(filter(None, (tuple(_sentences(tree)) for _, tree in trees)))
-    functions = tuple(function for source, tree in trees for function in _functions(source, tree))
+    read = [_read_module(file) for file in rng.sample(files, min(modules, len(files)))]
+    documents = tuple(sentences for sentences, _ in read if sentences)
+    functions = tuple(function for _, functions in read for function in functions)
     documented = tuple(function for function in functions if function.docstring)
     if not documents or not documented:
         raise UserError(
@@ -55,16 +56,18 @@ def read_material(rng: random.Random, modules: int, root: Path | None = None) ->
     return Material(documents, functions, documented)
 
 
-def _trees(files: Sequence[Path]) -> Iterator[tuple[str, ast.Module]]:
+@cache  # a sweep reads them again and again
+def _read_module(file: Path) -> tuple[tuple[str, ...], tuple[Function, ...]]:
+    """Sentences and functions; none of what is not Python."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # in others' strings
-        for file in files:
-            try:
-                with tokenize.open(file) as stream:
-                    source = stream.read()
-                yield source, ast.parse(source)
-            except (OSError, SyntaxError, ValueError, RecursionError):
-                continue
+        try:
+            with tokenize.open(file) as stream:
+                source = stream.read()
+            tree = ast.parse(source)
+        except (OSError, SyntaxError, ValueError, RecursionError):
+            return (), ()
+    return tuple(_sentences(tree)), tuple(_functions(source, tree))
 
 
 def _definitions(node: Definition) -> Iterator[Definition]:

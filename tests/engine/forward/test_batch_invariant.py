@@ -146,11 +146,11 @@ def test_32_answers_of_the_default_model_are_those_alone() -> None:
     folder = Catalog().resolve(DEFAULT_MODEL)
     model, text = load(folder, kernels=Kernels.NATIVE), Text.load(folder)
     specs = [spec(row_id, length, 8) for row_id, length in enumerate((2 * LENGTHS)[:32])]
-    capacity = 32 * (max(LENGTHS) + 9)  # tight: a check reads all of it at every turn
+    longest = max(LENGTHS) + 9  # tight: a check reads all of an arena at every turn
     answers = []
-    for groups in ([specs[:20], specs[20:]], [[one] for one in specs]):
+    for rows, groups in ((32, [specs[:20], specs[20:]]), (1, [[one] for one in specs])):
         found: dict[RowId, list[int]] = {}
-        lifecycle = Lifecycle(TorchDevice(model, text, new_batch(model, capacity), max_prefill_tokens=512))
+        lifecycle = Lifecycle(TorchDevice(model, text, new_batch(model, rows * longest), max_prefill_tokens=512))
         for group in groups:
             lifecycle.table.admit(group)
             if len(group) == 1:

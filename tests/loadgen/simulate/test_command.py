@@ -75,17 +75,17 @@ def test_a_trace_keeps_its_own_times(tmp_path: Path) -> None:
 
 def test_the_default_workload_fits_the_default_machine(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "result.json"
-    flags = ("--seed", "1", "--duration", "60", "--strategies", "vs,lengthwise")
+    flags = ("--seed", "1", "--duration", "15", "--strategies", "vs,lengthwise")
     args = parse(tmp_path, *flags, "--save-result", str(file))
     assert args.run(args) == 0
     shown, document = capsys.readouterr().out, json.loads(file.read_text())
     cut, left_out = document["answers_cut"], document["prompts_left_out"]
     assert cut > 0
-    said = f"Of 1200 requests, {cut} had their answer cut off and {left_out} were left out for their prompt"
+    said = f"Of 300 requests, {cut} had their answer cut off and {left_out} were left out for their prompt"
     assert said in shown and "at most 2048 tokens" in shown.replace("\n", " ")
     for one in document["strategies"].values():
         lengths = [request["input_length"] + request["output_length"] for request in one["requests"]]
-        assert len(lengths) == 1200 - left_out and lengths.count(2048) >= cut and max(lengths) == 2048
+        assert len(lengths) == 300 - left_out and lengths.count(2048) >= cut and max(lengths) == 2048
 
 
 def test_a_load_that_fits_is_left_as_it_is() -> None:
