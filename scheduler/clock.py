@@ -32,7 +32,6 @@ class MonotonicClock:
 
 
 def earliest(*moments: float | None) -> float | None:
-    """None for never."""
     return min((moment for moment in moments if moment is not None), default=None)
 
 

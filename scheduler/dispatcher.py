@@ -30,7 +30,6 @@ ROUNDING = 1e-6  # seconds
 
 log = logging.getLogger(__name__)
 
-
 KeptPrefix = Callable[[Sequence[int], str, float], int]  # (prompt, scope, seconds to stay) -> cached tokens
 
 NO_ROW = 2**63 - 1  # an estimate's row
@@ -87,7 +86,6 @@ class Dispatcher:
         since: float | None = None,
         **known: Unpack[Known],
     ) -> Request:
-        """As submit_all does."""
         return self.submit_all([(prompt, sampling, known)], arrival=arrival, since=since)[0]
 
     def submit_all(
@@ -158,7 +156,6 @@ class Dispatcher:
     def revise(
         self, request: Request, predicted_length: float | None, distribution: LengthDistribution | None = None
     ) -> None:
-        """Wherever it is."""
         request.predicted_length, request.distribution = predicted_length, distribution
         request.correction = self.table.correct(request)
         if request.state.is_final:
@@ -216,7 +213,6 @@ class Dispatcher:
         self._changed()
 
     async def run(self) -> None:
-        """Until cancelled."""
         while True:
             await self._clock.wait(self._wake, self.wake_at())
             self._wake.clear()
@@ -229,7 +225,6 @@ class Dispatcher:
                 await asyncio.sleep(0)
 
     def wake_at(self) -> float | None:
-        """None for never."""
         return earliest(self._parts.batcher.wake_at(self.now()), self._deadlines.next())
 
     def dispatch(self) -> None:
@@ -263,7 +258,6 @@ class Dispatcher:
         await self._dead.wait()
 
     async def drain(self) -> None:
-        """Until the last has ended."""
         self._draining = True
         await self._empty.wait()
 
@@ -298,7 +292,6 @@ class Dispatcher:
         return now < by and now + seconds <= by
 
     def _assign(self, worker: Worker, now: float) -> bool:
-        """False without a plan."""
         plan = self._parts.batcher.take(worker, now)
         if plan is None:
             return False

@@ -54,7 +54,6 @@ class Learner(Generic[Row]):
         return rows
 
     def learn(self, rows: Sequence[Row]) -> None:
-        """Synchronously."""
         with self.note_failures():
             lesson = self.teach(rows)
             if lesson is not None:

@@ -15,7 +15,6 @@ def idle_first(workers: Sequence[Worker]) -> Sequence[Worker]:
 
 
 def round_robin(workers: Sequence[Worker]) -> Sequence[Worker]:
-    """Ties by index."""
     return sorted(workers, key=lambda worker: (worker.plans, worker.index))
 
 

@@ -122,7 +122,6 @@ class Request:
 
     @property
     def unread(self) -> int:
-        """To prefill."""
         if self.generated and not self.lacks_kv:
             return 0
         return len(self.prompt) + self.generated - self.cached_prompt

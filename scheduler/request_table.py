@@ -41,7 +41,6 @@ class RequestTable:
 
     @property
     def not_begun(self) -> list[Request]:
-        """On executors."""
         return [request for request in self.held if request.state is State.ASSIGNED]
 
     @property
@@ -51,7 +50,6 @@ class RequestTable:
 
     @property
     def requests_waiting(self) -> int:
-        """Or not begun."""
         return len(self.waiting) + len(self.not_begun)
 
     @property
@@ -65,7 +63,6 @@ class RequestTable:
 
     @property
     def kv_usage(self) -> float:
-        """Share of cells."""
         capacity = sum(worker.capacity_tokens for worker in self.live())
         return sum(worker.used_tokens for worker in self.live()) / capacity if capacity else 0.0
 
@@ -73,7 +70,6 @@ class RequestTable:
         return list(islice(self.waiting.ranked(self._clock.now()), most))
 
     def live(self) -> list[Worker]:
-        """Not lost."""
         return [worker for worker in self.workers.values() if not worker.lost]
 
     def serving(self) -> list[Worker]:
@@ -197,6 +193,7 @@ class RequestTable:
         self.queued_tokens.pop(request, None)
         request.executor = None
         request.times.end = now = self._clock.now()
+        self._batcher.ended(request)
         if state is State.FINISHED:
             self.waits.ended(request, now)
             if self.calibration is not None:

@@ -70,7 +70,6 @@ class Worker:
 
     @property
     def others(self) -> list[Request]:
-        """Not background."""
         return [request for request in self.requests.values() if request.priority < BACKGROUND]
 
     @property

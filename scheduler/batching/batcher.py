@@ -123,15 +123,17 @@ class Batcher(ABC):
         return {}
 
     def discard(self, request: Request) -> bool:
-        """False when absent."""
         return self.waiting.discard(request)
+
+    def ended(self, request: Request) -> None:
+        """Wherever it was."""
+        self.waiting.order.ended(request)
 
     @abstractmethod
     def take(self, worker: Worker, now: float) -> Plan | None:
         """None: wait."""
 
     def wake_at(self, now: float) -> float | None:
-        """None for never."""
         return None
 
     def _serve(self, requests: Sequence[Request]) -> Plan | None:

@@ -6,7 +6,7 @@ from itertools import islice, takewhile
 from math import inf
 
 from engine.messages import Entry, RowId, is_compact
-from scheduler.batching.affinity import Affinity
+from models.recent import Recent
 from scheduler.batching.batcher import Batcher, BatcherParts, Pauses
 from scheduler.batching.preemption import Background, ByOrder, ByPriority, Preemption
 from scheduler.plan import Plan
@@ -14,6 +14,8 @@ from scheduler.request import BACKGROUND, Request
 from scheduler.waiting.fair import Fair
 from scheduler.waiting.returning import SlotReservations
 from scheduler.worker import Worker
+
+REMEMBERED = 65536  # keys, LRU
 
 
 class ContinuousBatcher(Batcher):
@@ -29,18 +31,17 @@ class ContinuousBatcher(Batcher):
         embeds = kit.terms.entry is Entry.EMBED
         self._ahead, self._padding = (kit.limits.prefill_ahead, kit.limits.max_padding) if embeds else (0, 1.0)
         self._returning = SlotReservations() if isinstance(self.waiting.order, Fair) and not self._ahead else None
-        self._affinity = Affinity()
+        self._affinity = Recent[str, Worker](REMEMBERED)  # by `prompt_cache_key`: holds prompts that begin alike
 
     def add(self, request: Request, now: float) -> None:
         super().add(request, now)
         if self._returning is not None:
             self._returning.come(request)
 
-    def discard(self, request: Request) -> bool:
-        waited = super().discard(request)
-        if waited and self._returning is not None:
+    def ended(self, request: Request) -> None:
+        super().ended(request)
+        if self._returning is not None:
             self._returning.leave(request)
-        return waited
 
     def wake_at(self, now: float) -> float | None:
         return None if self._returning is None or not self.waiting else self._returning.next_end(now)
@@ -52,11 +53,14 @@ class ContinuousBatcher(Batcher):
         # else worse rows would hold slots
         ahead = self._ahead if all(held.priority == best for held in worker.requests.values()) else 0
         slots = self._free_slots(worker, now) + ahead
-        if slots < self._fewest(best) or not (fits := self._kit.memory.beside(worker))(1, 1):  # none could join
+        # for background requests a group, as prefill costs all running rows a step
+        fewest = 1 if best < BACKGROUND else max(1, min(len(self.waiting), self._ahead))
+        if slots < fewest or not (fits := self._kit.memory.beside(worker))(1, 1):  # none could join
             return None
         taken = similar_group(self._ranked_for(worker, now, slots, best), fits, self._kit, slots, self._padding)
-        if keyed := [request for request in taken if request.prompt_cache_key]:
-            self._affinity.run(keyed, worker)
+        for request in taken:
+            if request.prompt_cache_key:
+                self._affinity[request.prompt_cache_key] = worker
         if self._returning is not None:
             self._returning.run(taken, worker.index)
         return self._serve(taken)
@@ -81,8 +85,8 @@ class ContinuousBatcher(Batcher):
     def _without_others(self, worker: Worker, ranked: Iterable[Request], now: float) -> Iterator[Request]:
         left_out: Counter[int] = Counter()
         for request in ranked:
-            known = self._affinity.worker(request)
-            if known is not None and known is not worker:
+            known = self._affinity.get(request.prompt_cache_key)
+            if known is not None and known.serves and known is not worker:
                 rows = left_out[known.index] + 1
                 room = self._kit.memory(known, rows, self._kit.memory.length(request))
                 if room and rows <= self._free_slots(known, now):
@@ -90,15 +94,9 @@ class ContinuousBatcher(Batcher):
                     continue
             yield request
 
-    def _fewest(self, best: float) -> int:
-        """Free slots to fill: for background requests a group, as prefill costs all running rows a step."""
-        if best < BACKGROUND:
-            return 1
-        return max(1, min(len(self.waiting), self._ahead))
-
     def _ranked_for(self, worker: Worker, now: float, slots: int, best: float) -> Iterator[Request]:
         ranked = iter(self.waiting.ranked(now))
-        if self._affinity.workers:
+        if self._affinity:
             ranked = self._without_others(worker, ranked, now)
         if best < BACKGROUND:
             return islice(takewhile(lambda one: one.priority <= best, ranked), slots)

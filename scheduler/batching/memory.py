@@ -45,10 +45,6 @@ def _scale(worker: Worker) -> Callable[[int, int], int]:
     return lambda rows, length: (held + rows) * (max(length, longest) + 1)
 
 
-def _fixed(worker: Worker) -> Callable[[int, int], int]:
-    return lambda rows, length: (worker.rows + rows) * worker.info.context_length
-
-
 def _whole(worker: Worker) -> Callable[[int, int], int]:
     longest = max(map(whole_length, worker.requests.values()), default=0)
     return lambda rows, length: (worker.rows + rows) * max(length, longest)
@@ -56,10 +52,6 @@ def _whole(worker: Worker) -> Callable[[int, int], int]:
 
 def predicted_length(request: Request) -> int:
     return request.tokens + ceil(remaining_length(request))
-
-
-def _peak(worker: Worker) -> Callable[[int, int], int]:
-    return partial(find_peak, worker.requests.values())
 
 
 def find_peak(running: Iterable[Request], rows: int, length: int) -> int:
@@ -86,7 +78,7 @@ MEMORIES: Mapping[str, Memory] = {
     # batch-size scaling (Baton, 4.3): admit what fits now, swap later
     "scale": Memory(_scale),
     # β = ⌊capacity / (longest prompt plus answer)⌋ rows (Magnus, II-B, equation 1)
-    "fixed": Memory(_fixed),
+    "fixed": Memory(lambda worker: lambda rows, length: (worker.rows + rows) * worker.info.context_length),
     # every row at its longest (SCLS, 3.1)
     "whole": Memory(_whole, length=whole_length),
     # (L + S)·N tokens, asked with L + S (SCLS, equation 7)
@@ -96,7 +88,7 @@ MEMORIES: Mapping[str, Memory] = {
     # N·(L(B) + G'(B)) tokens (Magnus, III-C, equation 5)
     "predicted": Memory(),
     # predicted future peak (Past-Future, ASPLOS 2025), new rows at their end
-    "peak": Memory(_peak, length=predicted_length),
+    "peak": Memory(lambda worker: partial(find_peak, worker.requests.values()), length=predicted_length),
     # predicted ends, unpadded, as in paged backends
     "paged": Memory(_paged, length=predicted_length),
 }

@@ -88,7 +88,6 @@ class Background:
         return islice(self._fitting(worker, chain(held, ranked)), len(held), None)
 
     def __call__(self, worker: Worker, waiting: Iterable[Request], now: float) -> Sequence[RowId]:
-        """The latest are preempted."""
         if not (held := _background_rows(worker)):
             return ()
         excess = held[len(list(self._fitting(worker, held))) :]

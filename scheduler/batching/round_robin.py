@@ -42,11 +42,17 @@ class RoundRobinBatcher(Batcher):
             queue.discard(request)
         return True
 
+    def ended(self, request: Request) -> None:
+        for queue in self._queues.values():
+            queue.ended(request)
+
     def wake_at(self, now: float) -> float | None:
         return earliest(*(queue.wake_at(now) for queue in self._queues.values()))
 
     def take(self, worker: Worker, now: float) -> Plan | None:
-        self._reclaim()
+        for index in [index for index, known in self._workers.items() if not known.serves]:
+            self._unassigned.extendleft(reversed(list(self._queues.pop(index).waiting)))
+            del self._workers[index]
         self._distribute(worker, now)
         plan = self._queues[worker.index].take(worker, now)
         for request in plan.requests if plan is not None else ():
@@ -67,8 +73,3 @@ class RoundRobinBatcher(Batcher):
         for _ in range(min(1, count) if is_new else count):
             self._last = index if is_new else min(self._queues, key=lambda index: (index <= self._last, index))
             self._queues[self._last].add(self._unassigned.popleft(), now)
-
-    def _reclaim(self) -> None:
-        for index in [index for index, worker in self._workers.items() if not worker.serves]:
-            self._unassigned.extendleft(reversed(list(self._queues.pop(index).waiting)))
-            del self._workers[index]

@@ -35,12 +35,10 @@ class BatchLengths(NamedTuple):
 
     @property
     def columns(self) -> int:
-        """At the end."""
         return self.input + self.generation
 
 
 def batch_lengths(rows: Iterable[BatchLengths]) -> BatchLengths:
-    """L(B) and G(B)."""
     inputs, generations = zip(*rows, strict=True)
     return BatchLengths(max(inputs), max(generations))
 
@@ -117,7 +115,6 @@ class WmaBatcher(Batcher):
             self._home[request] = batch
 
     def revise(self, request: Request, now: float) -> None:
-        """Unless split."""
         batch = self._home.get(request)
         if batch is not None and batch.insertable:
             self.discard(request)

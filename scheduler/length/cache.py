@@ -102,10 +102,16 @@ class CachedPredictor:
     async def estimate(self, queries: Sequence[LengthQuery]) -> Sequence[Estimate]:
         """Raises what the embedder and the predictor raise."""
         embeddings = await self._embeddings(queries)
-        found = [self._look_up(query, vector) for query, vector in zip(queries, embeddings, strict=True)]
+        self._asked.update(zip(queries, embeddings, strict=True))
+        lengths = map(_prompt_length, queries)
+        asked = zip(queries, embeddings, lengths, strict=True)
+        found = [self.cache.find(vector, length, query.scope) for query, vector, length in asked]
         unknown = [query for query, length in zip(queries, found, strict=True) if length is None]
         predicted = iter(await self._predictor.estimate(unknown) if unknown else ())
-        return [next(predicted) if length is None else _known(length) for length in found]
+        return [
+            next(predicted) if length is None else Estimate((), LengthDistribution.certain(length), Source.CACHE)
+            for length in found
+        ]
 
     async def _embeddings(self, queries: Sequence[LengthQuery]) -> FloatMatrix:
         """(n, 3 dim): instruction, beginning and end of the user input, equally weighted."""
@@ -119,14 +125,6 @@ class CachedPredictor:
         embedding = self._asked.get(query)
         if embedding is not None:
             self.cache.add(embedding, _prompt_length(query), length, query.scope)
-
-    def _look_up(self, query: LengthQuery, embedding: NDArray[np.float32]) -> int | None:
-        self._asked[query] = embedding
-        return self.cache.find(embedding, _prompt_length(query), query.scope)
-
-
-def _known(length: int) -> Estimate:
-    return Estimate((), LengthDistribution.certain(length), Source.CACHE)
 
 
 def _prompt_length(query: LengthQuery) -> int:

@@ -1,5 +1,5 @@
 """Learning while serving (Magnus, section III-B): rows whose length was badly predicted join the training set of a
-new forest. Truncated answers are censored (Kaplan and Meier, JASA 53, 1958).
+new forest. Truncated answers are censored.
 """
 
 import asyncio
@@ -18,18 +18,17 @@ from scheduler.learner import Learner, Lesson
 from scheduler.length.forest import Examples, Forest
 from scheduler.length.holders import HolderStore, holder_of
 from scheduler.serving_time.bilinear import rmse
+from scheduler.survival import ROUNDING, survival
 
 Lengths = NDArray[np.float32]
 Cut = NDArray[np.bool_]
-
-ROUNDING = 1e-9
 
 ORDINARY = 0.95  # share of lengths that are no outliers
 
 
 def median(lengths: Lengths, cut: Cut) -> float | None:
     """Median of lengths (n,), some truncated; None where too many are."""
-    ascending, left = _survival(lengths, cut)
+    ascending, left = survival(lengths, cut)
     reached = np.flatnonzero(left <= 0.5 + ROUNDING)
     return float(ascending[reached[0]]) if len(reached) else None
 
@@ -40,7 +39,7 @@ def completed(lengths: Lengths, cut: Cut) -> Lengths:
     """
     if cut.all():
         return lengths
-    ascending, left = _survival(lengths, cut)
+    ascending, left = survival(lengths, cut)
     longest = lengths[~cut].max()
     most = max(longest, float(np.quantile(lengths, ORDINARY, method="lower")))
     share = -np.diff(left, prepend=1.0)
@@ -49,14 +48,6 @@ def completed(lengths: Lengths, cut: Cut) -> Lengths:
     means = np.where(inner, beyond / np.where(inner, left, 1.0), np.minimum(ascending, most))
     place = np.searchsorted(ascending, lengths, side="right") - 1
     return np.where(cut, means[place], lengths).astype(np.float32)
-
-
-def _survival(lengths: Lengths, cut: Cut) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Lengths in ascending order, and the share of answers longer than each."""
-    order = np.lexsort((cut, lengths))  # ties: complete answers first
-    at_risk = np.arange(len(lengths), 0, -1)
-    factors = np.where(cut[order], 1.0, 1 - 1 / at_risk)
-    return lengths[order].astype(np.float64), np.cumprod(factors, dtype=np.float64)
 
 
 WINDOW = 128  # newest answers of each instruction and scope

@@ -9,6 +9,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import KW_ONLY, dataclass, field
 
 from scheduler.length.features import LengthQuery
 from scheduler.length.learning import LengthHistory
@@ -36,35 +37,25 @@ DOUBLINGS = 6
 _Asked = tuple[LengthQuery, Answer]
 
 
+@dataclass(eq=False)
 class MicroBatcher:
     """Predicts lengths in small batches. Event loop only; requires `run`."""
 
-    def __init__(
-        self,
-        predictor: LengthPredictor,
-        history: LengthHistory,
-        *,
-        time_limit: float = TIME_LIMIT,
-        idle_share: float = IDLE_SHARE,
-        observe: Callable[[float], None] = lambda seconds: None,
-    ) -> None:
-        """`idle_share`, 1 at most, is the share of time for requests that do not wait; `observe` gets each request's
-        seconds.
-        """
-        self.sources: Counter[Source] = Counter()
-        self.timeouts = 0  # requests without a prediction in time
-        self.failures = 0
-        self._failures_in_row = 0
-        self._history = history
-        self._observe = observe
-        self._predictor = predictor
-        self._time_limit = time_limit
-        self._idle_share = idle_share
-        self._asked: list[_Asked] = []  # newest are served first: they may be in time
-        self._waiting = 0
-        self._rest_until = 0.0  # event loop's time
-        self._paused_until = 0.0
-        self._arrived = asyncio.Event()
+    predictor: LengthPredictor
+    history: LengthHistory
+    _: KW_ONLY
+    time_limit: float = TIME_LIMIT
+    idle_share: float = IDLE_SHARE  # of time, 1 at most, for requests that do not wait
+    observe: Callable[[float], None] = lambda seconds: None  # gets each request's seconds
+    sources: Counter[Source] = field(default_factory=Counter)
+    timeouts: int = 0  # requests without a prediction in time
+    failures: int = 0
+    _failures_in_row: int = 0
+    _asked: list[_Asked] = field(default_factory=list)  # newest are served first: they may be in time
+    _waiting: int = 0
+    _rest_until: float = 0.0  # event loop's time
+    _paused_until: float = 0.0
+    _arrived: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def predict(self, query: LengthQuery) -> Prediction:
         """After `time_limit` seconds at most; never raises what the predictor raises."""
@@ -80,7 +71,7 @@ class MicroBatcher:
             await self._wait_for(answer)
         estimate, late = (answer.result(), None) if answer is not None and answer.done() else (None, answer)
         prediction = self._conclude(query, estimate, late)
-        self._observe(loop.time() - begun)
+        self.observe(loop.time() - begun)
         self.sources[prediction.source] += 1
         return prediction
 
@@ -97,12 +88,12 @@ class MicroBatcher:
                 continue
             begun = loop.time()
             await self._serve(self._take(BATCH if hurries else IDLE_BATCH))
-            self._rest_until = loop.time() + (1 / self._idle_share - 1) * (loop.time() - begun)
+            self._rest_until = loop.time() + (1 / self.idle_share - 1) * (loop.time() - begun)
 
     async def _wait_for(self, answer: Answer) -> None:
         self._waiting += 1
         try:
-            await asyncio.wait((answer,), timeout=self._time_limit)
+            await asyncio.wait((answer,), timeout=self.time_limit)
         except asyncio.CancelledError:
             answer.cancel()
             raise
@@ -123,7 +114,7 @@ class MicroBatcher:
             return
         estimates: Sequence[Estimate | None]
         try:
-            found = await self._predictor.estimate([query for query, _ in batch])
+            found = await self.predictor.estimate([query for query, _ in batch])
             estimates = _check(found, len(batch))
             self._failures_in_row, self._paused_until = 0, 0.0
         except Exception as error:
@@ -147,7 +138,7 @@ class MicroBatcher:
         if estimate is not None and (prediction := prediction_of(query, estimate)) is not None:
             return prediction
         features = () if estimate is None else estimate.features
-        usual = self._history.expect(query.scope, query.instruction)
+        usual = self.history.expect(query.scope, query.instruction)
         length, source = (query.max_tokens, Source.MAX_TOKENS) if usual is None else (usual, Source.HISTORY)
         return Prediction(min(length, query.max_tokens), source, features, late=late)
 

@@ -178,7 +178,6 @@ def _check(timings: Sequence[Timing], what: str) -> Sequence[Timing]:
 
 
 def _line(timings: Sequence[Timing]) -> tuple[float, ...]:
-    """c1 and c0."""
     rows, length, seconds = _columns(timings)
     if len(set(length.tolist())) < 2:
         raise ValueError(f"{len(timings)} timings of copies do not determine a model: two lengths are needed")

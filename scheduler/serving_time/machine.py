@@ -226,7 +226,6 @@ class StepLearning:
 
 
 def _seconds(model: Bilinear, step: Step) -> float:
-    """Above 0."""
     timing = step.timing
     price = model.prefill if step.phase == "prefill" else model.iteration
     return max(LEAST_SECONDS, price(float(timing.rows), float(timing.length)))

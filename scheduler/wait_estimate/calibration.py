@@ -1,9 +1,9 @@
 """Calibrated promises: split conformal prediction (Lei et al., JASA 113, 2018) with signed scores in groups.
 
 With a point p and a spread s, an answer that ends after t seconds scores z = ln(t / p) / s; quantiles of a group's
-scores give the low end p·exp(s·z05), the median and the promise p·exp(s·z95). Scores are censored (Kaplan and Meier,
-JASA 53, 1958) where an answer took longer than is known: of what broke off or is overdue by its seconds so far, of what
-was served only since it was due by its promise, else kept promises are the evidence for nearer ones.
+scores give the low end p·exp(s·z05), the median and the promise p·exp(s·z95). Scores are censored where an answer
+took longer than is known: of what broke off or is overdue by its seconds so far, of what was served only since it was
+due by its promise, else kept promises are the evidence for nearer ones.
 """
 
 from bisect import bisect_left
@@ -13,10 +13,11 @@ from heapq import heappop, heappush
 from math import hypot, log
 from statistics import median
 
-from scheduler.request import Request
-from scheduler.wait_estimate.completion import LEAST_SECONDS, Group
+import numpy as np
 
-ROUNDING = 1e-9
+from scheduler.request import Request
+from scheduler.survival import ROUNDING, survival
+from scheduler.wait_estimate.completion import LEAST_SECONDS, Group
 
 LOW = 0.05  # quantile of low ends
 
@@ -88,7 +89,6 @@ class Calibration:
         scores = [*self._scores[chosen], *(self._score_overdue(chosen, now) if self._overdue[chosen] else ())]
         if len(scores) < FEWEST:
             return UNKNOWN
-        scores.sort()
         low, middle, high = find_quantiles(scores, (LOW, 0.5, coverage))
         return low, middle, high
 
@@ -109,11 +109,9 @@ def spread_of(point: float, own: float, lengths: float) -> float:
     return max(LEAST_SPREAD, hypot(lengths * own, WAIT_SPREAD * (point - own)) / point)
 
 
-def find_quantiles(ordered: Sequence[tuple[float, bool]], shares: Sequence[float]) -> list[float]:
-    """Of scores, some cut, that are exchangeable with the next; ascending, as `shares`."""
-    left, found = 1.0, list[float]()
-    for place, (score, cut) in enumerate(ordered):
-        left *= 1.0 if cut else 1 - 1 / (len(ordered) + 1 - place)
-        while len(found) < len(shares) and left <= 1 - shares[len(found)] + ROUNDING:
-            found.append(score)
-    return found + [ordered[-1][0]] * (len(shares) - len(found))
+def find_quantiles(scores: Sequence[tuple[float, bool]], shares: Sequence[float]) -> list[float]:
+    """Of scores, some cut, that are exchangeable with the next."""
+    values, cut = np.array(scores, dtype=np.float64).T
+    ascending, left = survival(values, cut > 0, unseen=1)
+    places = np.searchsorted(-left, np.array(shares) - 1 - ROUNDING)
+    return ascending[np.minimum(places, len(scores) - 1)].tolist()

@@ -75,13 +75,11 @@ class AgedSjf(Sjf):
     def rank(self, in_turn: Iterable[Request], keys: Mapping[Request, Key], now: float) -> Iterator[Request]:
         for (_, ranked), group in groupby(in_turn, key=lambda one: keys[one][:2]):
             requests = list(group)
-            if ranked and self._starves(min(requests, key=_arrival), now):
-                requests.sort(key=_arrival)
+            if ranked and (factor := self.aging.factor) > 0:
+                oldest = min(requests, key=_arrival)
+                if now - oldest.times.arrival > min(factor * self.aging.seconds(oldest), MOST_SECONDS):
+                    requests.sort(key=_arrival)
             yield from requests
-
-    def _starves(self, oldest: Request, now: float) -> bool:
-        factor, waited = self.aging.factor, now - oldest.times.arrival
-        return factor > 0 and (waited > factor * self.aging.seconds(oldest) or waited > MOST_SECONDS)
 
 
 def _arrival(request: Request) -> Key:

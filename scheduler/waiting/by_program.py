@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from heapq import heappop, heappush
+from heapq import heappush
 from math import frexp, inf
 from weakref import WeakKeyDictionary, WeakSet
 
@@ -10,6 +10,7 @@ from scheduler.programs.program import Program
 from scheduler.remaining_length import work_left
 from scheduler.request import Request
 from scheduler.waiting.by_length import Arrived
+from scheduler.waiting.by_work import Sharing
 from scheduler.waiting.order import Order
 from scheduler.waiting.sorted_requests import Key
 
@@ -40,46 +41,34 @@ class LeastAttained(Order):
         return (request.priority, level, request.times.arrival, request.row_id)
 
 
-class VirtualFinish(Order):
-    """Justitia (2510.17015): programs by when they would end if all that came shared the device. V grows by w / n; a
-    program's key is V + W for its predicted work W on arrival.
+class VirtualFinish(Sharing):
+    """Justitia (2510.17015): a program's key is V + W for its predicted work W on arrival.
 
-        Bound (theirs, for true W): none ends later than when shared by more than the most work of a program.
+    Bound (theirs, for true W): none ends later than when shared by more than the most work of a program.
     """
 
-    by_entry = True
-
     def __init__(self) -> None:
-        self._level = 0.0  # V
+        super().__init__()
         self._ends: WeakKeyDictionary[Program, float] = WeakKeyDictionary()
         self._alone: dict[Request, float] = {}
-        self._sharing: list[float] = []  # heap of ends after V
 
     def key(self, request: Request, now: float) -> Key:
         end = self._alone.get(request) if request.program is None else self._ends.get(request.program)
-        end = self._level + work_to_end(request) if end is None else end
+        end = self.level + work_to_end(request) if end is None else end
         return (request.priority, end, run_arrival(request), request.times.arrival, request.row_id)
 
     def enter(self, request: Request) -> None:
-        end = self._level + work_to_end(request)
+        end = self.level + work_to_end(request)
         if request.program is None:
             self._alone[request] = end
         elif request.program in self._ends:
             return
         else:
             self._ends[request.program] = end
-        heappush(self._sharing, end)
+        heappush(self.ends, end)
 
     def leave(self, request: Request) -> None:
         self._alone.pop(request, None)
-
-    def serve(self, request: Request, in_turn: bool) -> None:
-        work = work_left(request)
-        while work > 0 and self._sharing:
-            step = min(work, max(0.0, self._sharing[0] - self._level) * len(self._sharing))
-            self._level, work = self._level + step / len(self._sharing), work - step
-            if work > 0:
-                heappop(self._sharing)
 
 
 class PausedSmallest(Arrived):

@@ -73,36 +73,41 @@ def find_level(request: Request, prices: Prices) -> int:
     return max(joins, floor(log2(attained + 2**joins)))
 
 
-class FairSojourn(Order):
-    """FSP: ends under processor sharing (Friedman and Henderson, SIGMETRICS 2003): V grows by w / n; a newcomer's key
-    is V + w.
-    """
+class Sharing(Order):
+    """By ends under processor sharing: V grows by w / n."""
 
     by_entry = True
 
     def __init__(self) -> None:
-        self._level = 0.0  # V
-        self._ends: dict[Request, float] = {}
-        self._sharing: list[float] = []  # heap of ends after V
-
-    def key(self, request: Request, now: float) -> Key:
-        end = self._ends[request] if request in self._ends else self._level + work_left(request)
-        return (request.priority, end, request.times.arrival, request.row_id)
-
-    def enter(self, request: Request) -> None:
-        self._ends[request] = self._level + work_left(request)
-        heappush(self._sharing, self._ends[request])
-
-    def leave(self, request: Request) -> None:
-        del self._ends[request]
+        self.level = 0.0  # V
+        self.ends: list[float] = []  # heap, after V
 
     def serve(self, request: Request, in_turn: bool) -> None:
         work = work_left(request)
-        while work > 0 and self._sharing:
-            step = min(work, (self._sharing[0] - self._level) * len(self._sharing))
-            self._level, work = self._level + step / len(self._sharing), work - step
+        while work > 0 and self.ends:
+            step = min(work, (self.ends[0] - self.level) * len(self.ends))
+            self.level, work = self.level + step / len(self.ends), work - step
             if work > 0:
-                self._level = max(self._level, heappop(self._sharing))
+                self.level = max(self.level, heappop(self.ends))
+
+
+class FairSojourn(Sharing):
+    """FSP (Friedman and Henderson, SIGMETRICS 2003): a newcomer's key is V + w."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._ends: dict[Request, float] = {}
+
+    def key(self, request: Request, now: float) -> Key:
+        end = self._ends[request] if request in self._ends else self.level + work_left(request)
+        return (request.priority, end, request.times.arrival, request.row_id)
+
+    def enter(self, request: Request) -> None:
+        self._ends[request] = self.level + work_left(request)
+        heappush(self.ends, self._ends[request])
+
+    def leave(self, request: Request) -> None:
+        del self._ends[request]
 
 
 @dataclass(frozen=True)

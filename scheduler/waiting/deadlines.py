@@ -9,7 +9,6 @@ SLACK = 2.0  # due at twice its predicted time left
 
 
 def due_at(request: Request, aging: Aging) -> float:
-    """Infinity without."""
     return inf if request.deadline is None else request.deadline - SLACK * aging.seconds(request)
 
 
@@ -25,13 +24,11 @@ class Deadlines:
             heapq.heappush(self._moments, (request.deadline, request.row_id, request))
 
     def next(self) -> float | None:
-        """None for never."""
         while self._moments and not _is_open(self._moments[0][2]):
             heapq.heappop(self._moments)
         return self._moments[0][0] if self._moments else None
 
     def passed(self, now: float) -> list[Request]:
-        """Waiting, once each."""
         while (moment := self.next()) is not None and moment <= now:
             self._overdue.append(heapq.heappop(self._moments)[2])
         late = [request for request in self._overdue if request.state is State.WAITING and _is_open(request)]

@@ -28,7 +28,6 @@ Shares: TypeAlias = Mapping[str, float]  # default 1
 
 
 def service(request: Request, generated: float) -> float:
-    """Weighted."""
     return PROMPT_WEIGHT * (request.input_length - request.cached_prompt) + OUTPUT_WEIGHT * generated
 
 
@@ -48,7 +47,6 @@ class _FairClient:
     charged: dict[Request, float] = field(default_factory=dict)  # running
 
     def owed(self, request: Request) -> float:
-        """When taken."""
         return (_expected_service(request) - self.charged.get(request, 0.0)) / self.weight
 
     def turns(self, now: float) -> Iterator[tuple[int, float, bool, float, int, Request]]:
@@ -63,11 +61,9 @@ class _FairClient:
         self.charged[request] = service
 
     def settle(self) -> None:
-        for request in list(self.charged):
-            runs = request.state is State.ASSIGNED or request.state is State.RUNNING
-            self.charge(request, _expected_service(request) if runs else service_had(request))
-            if request.state.is_final:
-                del self.charged[request]
+        for request in self.charged:
+            waits = request.state is State.WAITING
+            self.charge(request, service_had(request) if waits else _expected_service(request))
 
 
 class Fair(Order):
@@ -119,6 +115,15 @@ class Fair(Order):
         client.charge(request, _expected_service(request))
         self._served[self._name(request)] = client
 
+    def ended(self, request: Request) -> None:
+        client = self._served.get(name := self._name(request))
+        if client is not None and request in client.charged:
+            client.charge(request, service_had(request))
+            client.queue.order.ended(request)
+            del client.charged[request]
+            if not client.charged:
+                del self._served[name]
+
     def rank(self, in_turn: Iterable[Request], keys: Mapping[Request, Key], now: float) -> Iterator[Request]:
         self._settle()
         turns = merge(*(client.turns(now) for client in self._active.values()))
@@ -146,10 +151,8 @@ class Fair(Order):
         return 0.0 if self._last is None else self._last.counter
 
     def _settle(self) -> None:
-        for name, client in list(self._served.items()):
+        for client in self._served.values():
             client.settle()
-            if not client.charged:
-                del self._served[name]
 
     def _forget_some(self) -> None:
         if len(self._clients) < MOST_CLIENTS:

@@ -38,6 +38,10 @@ class Order(Protocol):
         """Before `leave`; `in_turn`: least key."""
         return
 
+    def ended(self, request: Request) -> None:
+        """Served or not."""
+        return
+
     def rank(self, in_turn: Iterable[Request], keys: Mapping[Request, Key], now: float) -> Iterable[Request]:
         """From key order; due and background requests (second number 0) stay."""
         return in_turn

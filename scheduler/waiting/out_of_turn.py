@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from itertools import chain, islice
 
 from scheduler.remaining_length import PROMPT_TOKEN, work_left
-from scheduler.request import Request, State
+from scheduler.request import Request
 from scheduler.waiting.order import Order
 from scheduler.waiting.sorted_requests import Key, QueueAhead, SortedRequests
 
@@ -33,6 +33,7 @@ class _Taken:
     booked: float  # charged
     read: float  # prompt
     before: int  # tokens
+    ended: bool = False
 
 
 class OutOfTurn(Order):
@@ -57,6 +58,7 @@ class OutOfTurn(Order):
         return (request.priority, request.times.arrival, request.row_id)
 
     def enter(self, request: Request) -> None:
+        self.ended(request)
         self._settle(request)
         self._works[request] = work = work_left(request)
         if not request.runs:  # counted before
@@ -78,6 +80,11 @@ class OutOfTurn(Order):
         work, read = self._works[request], PROMPT_TOKEN * request.unread
         self._taken[request] = _Taken(in_turn, work, read, request.generated)
         self._book(in_turn, work)
+
+    def ended(self, request: Request) -> None:
+        """Booked with the next decision."""
+        if request in self._taken:
+            self._taken[request].ended = True
 
     def rank(self, in_turn: Iterable[Request], keys: Mapping[Request, Key], now: float) -> Iterator[Request]:
         for request in list(self._taken):
@@ -150,14 +157,13 @@ class OutOfTurn(Order):
         self._credit = min(self._credit + (self._earned * work if in_turn else -work), self._most)
 
     def _settle(self, request: Request) -> None:
-        one = self._taken.get(request)
-        if one is None:
+        if (one := self._taken.get(request)) is None:
             return
-        had, runs = one.read + request.generated - one.before, request.state in (State.ASSIGNED, State.RUNNING)
-        if had > one.booked or not runs:
+        had = one.read + request.generated - one.before
+        if had > one.booked or one.ended:
             self._book(one.in_turn, had - one.booked)
             one.booked = had
-        if not runs:
+        if one.ended:
             del self._taken[request]
 
 
@@ -166,7 +172,6 @@ def _goes_first(request: Request) -> bool:
 
 
 def _by_end(request: Request, work: float) -> Key:
-    """Of its program."""
     if request.program is not None and request.program.kind.went_on[0]:
         work += request.program.rest
     return (request.priority, work, request.times.arrival, request.row_id)

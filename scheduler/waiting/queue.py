@@ -58,14 +58,12 @@ class RankedQueue(Collection[Request]):
                 heapq.heappush(self._changes, (moment, next(self._count), request))
 
     def discard(self, request: Request) -> bool:
-        """False if absent."""
         if not self._sorted.remove(request):
             return False
         self.order.leave(request)
         return True
 
     def revise(self, request: Request) -> None:
-        """Ignores absent ones."""
         if self._sorted.remove(request):
             self.order.revise(request)
             self._put(request)
@@ -80,7 +78,6 @@ class RankedQueue(Collection[Request]):
         return self.order.rank(self._sorted, self._sorted.keys, now)
 
     def ahead(self, request: Request, now: float) -> QueueAhead:
-        """Also for newcomers."""
         self._sort(now)
         by_key = self._sorted.ahead(self._sorted.keys.get(request) or self.key(request, now))
         return self.order.ahead_of_newcomer(request, by_key, now)

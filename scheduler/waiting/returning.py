@@ -23,11 +23,9 @@ class SlotReservations:
     def __init__(self) -> None:
         self._clients: dict[str, _Client] = {}
         self._away: set[str] = set()  # without a request
-        self._running: set[Request] = set()
 
     def come(self, request: Request) -> None:
         """Idempotent."""
-        self._settle()
         client = self._clients.setdefault(request.client, _Client())
         if not client.requests:
             client.returns = request.times.arrival <= client.until
@@ -37,7 +35,6 @@ class SlotReservations:
     def run(self, requests: Iterable[Request], executor: int) -> None:
         for request in requests:
             self._clients[request.client].executor = executor
-            self._running.add(request)
 
     def leave(self, request: Request) -> None:
         client = self._clients.get(request.client)
@@ -51,20 +48,13 @@ class SlotReservations:
             self._away.add(request.client)
 
     def kept(self, executor: int, now: float) -> int:
-        self._settle()
         for name in [name for name in self._away if self._clients[name].until <= now]:
             self._away.remove(name)
             del self._clients[name]
         return sum(client.executor == executor for client in self._awaited())
 
     def next_end(self, now: float) -> float | None:
-        """None for never."""
         return min((client.until for client in self._awaited() if client.until > now), default=None)
 
     def _awaited(self) -> Iterator[_Client]:
         return (client for name in self._away if (client := self._clients[name]).returns)
-
-    def _settle(self) -> None:
-        for request in [one for one in self._running if one.state.is_final]:
-            self._running.remove(request)
-            self.leave(request)

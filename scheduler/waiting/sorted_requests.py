@@ -77,7 +77,6 @@ class SortedRequests:
         self._requests.insert(place, request)
 
     def remove(self, request: Request) -> bool:
-        """False if absent."""
         if request not in self.keys:
             return False
         place, left = bisect_left(self._sorted, self.keys.pop(request)), len(self._requests) - 1

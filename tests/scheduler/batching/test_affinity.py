@@ -4,7 +4,7 @@ import pytest
 
 from engine.messages import ExecutorHealth, FinishReason
 from engine.sampling.params import SamplingParams
-from scheduler.batching import affinity
+from scheduler.batching import continuous
 from scheduler.request import Request
 from tests.scheduler import fakes
 from tests.scheduler.fakes import port, token
@@ -83,7 +83,7 @@ def test_those_that_came_together_all_run_and_none_is_passed_over() -> None:
 
 
 def test_keys_that_were_not_used_for_long_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(affinity, "REMEMBERED", 2)
+    monkeypatch.setattr(continuous, "REMEMBERED", 2)
     stage = Stage()
     known(stage, "a")
     for key in ("b", "c"):

@@ -194,7 +194,7 @@ async def test_where_nobody_waits_the_newest_are_predicted_and_then_the_predicto
     front = MicroBatcher(predictor, LengthHistory(), time_limit=0, idle_share=1e-12)
     for name in "abcde":
         await front.predict(query(name))
-    front._time_limit = LONG
+    front.time_limit = LONG
     async with running(front):
         await settle()
         assert predictor.batches == [["b", "c", "d", "e"]]

@@ -65,6 +65,11 @@ def run(queue: RankedQueue, row_id: int, generated: int) -> Request:
     return one
 
 
+def end(queue: RankedQueue, one: Request, state: State = State.FINISHED) -> None:
+    one.move(state)
+    queue.order.ended(one)
+
+
 def test_clients_take_turns_and_each_keeps_its_own_order() -> None:
     queue = queue_of(*(sent(n, "a") for n in range(4)), sent(4, "b"), sent(5, "b"))
     assert first(queue) == [0, 4, 1, 5, 2, 3]
@@ -106,7 +111,7 @@ def test_a_prediction_is_charged_at_once_and_corrected() -> None:
     long = run(queue, 0, generated=1)
     run(queue, 1, generated=1)
     assert first(queue) == [3, 2]
-    long.move(State.FINISHED)
+    end(queue, long)
     assert first(queue) == [2, 3]  # it had predicted 50 and made 1
 
 
@@ -114,7 +119,7 @@ def test_a_request_that_never_started_costs_nothing() -> None:
     queue = queue_of(sent(0, "a", prompt=90), sent(1, "a"), sent(2, "b"))
     gone = run(queue, 0, generated=0)
     gone.times.started = None
-    gone.move(State.FAILED)
+    end(queue, gone, State.FAILED)
     assert first(queue) == [1, 2]
 
 
@@ -184,7 +189,7 @@ def test_clients_that_are_gone_are_forgotten() -> None:
     queue = RankedQueue(order)
     for n in range(10_000):
         queue.add(sent(n, f"client {n}"))
-        run(queue, n, generated=1).move(State.FINISHED)
+        end(queue, run(queue, n, generated=1))
     assert len(order._clients) <= 4097
 
 
@@ -234,7 +239,7 @@ def test_services_of_clients_that_wait_all_the_while_differ_by_no_more_than_the_
         for one in running:
             one.generated += 1
             if one.generated >= lengths[one]:
-                one.move(State.FINISHED)
+                end(queue, one)
         running = [one for one in running if not one.state.is_final]
         history.append([_service_of(client, lengths) / shares[client] for client in shares])
     heavy = OUTPUT_WEIGHT * slots * 20 / min(shares.values())

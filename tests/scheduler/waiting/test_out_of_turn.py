@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler.request import Request, State
+from scheduler.request import Request
 from scheduler.wait_estimate.completion import Expected
 from scheduler.waiting.out_of_turn import OutOfTurn
 from scheduler.waiting.queue import RankedQueue
@@ -30,7 +30,8 @@ def earn(queue: RankedQueue, work: float) -> None:
     one = predicted(10_000, work, arrival=-1.0, priority=-9)
     fill(queue, one)
     queue.serve(one)
-    one.state, one.generated = State.FINISHED, round(work)
+    one.generated = round(work)
+    queue.order.ended(one)
     next(iter(queue.ranked(0.0)), None)
 
 
@@ -108,7 +109,7 @@ def test_what_goes_out_of_turn_and_takes_longer_than_predicted_is_charged_for_it
     assert first(queue) == [1, 2, 0]
     liar = next(iter(queue.ranked(0.0)))
     queue.serve(liar)
-    liar.state, liar.generated = State.RUNNING, 24
+    liar.generated = 24
     assert first(queue) == [0, 2]
 
 
@@ -124,7 +125,8 @@ class Device:
     def take(self, now: float) -> Request:
         one = next(iter(self.queue.ranked(now)))
         self.queue.serve(one)
-        one.state, one.generated = State.FINISHED, round(self.true[one])
+        one.generated = round(self.true[one])
+        self.queue.order.ended(one)
         self.taken += self.true.pop(one)
         return one
 
@@ -173,7 +175,8 @@ def test_an_endless_stream_of_cheap_ones_does_not_starve_a_long_one_but_shortest
         if one.row_id == 0:
             break
         queue.serve(one)
-        one.state, one.generated = State.FINISHED, 1
+        one.generated = 1
+        queue.order.ended(one)
         taken += 1
     assert taken <= 4 * 500
 
@@ -207,7 +210,7 @@ def test_ten_thousand_that_wait_hold_no_decision_up() -> None:
             queue.serve(one)
         seconds.append(time.thread_time() - begin)
         for one in taken:
-            one.state = State.FINISHED
+            queue.order.ended(one)
     assert min(seconds) < 0.002
 
 
