@@ -48,7 +48,6 @@ class DeviceHealth:
         return self.grow_at is not None and now >= self.grow_at and self.fault is None
 
     def note_growth(self, now: float, capacity: float) -> None:
-        """`capacity`: share now."""
         self._grew = now
         self.grow_at = None if capacity >= 1 else now + self._calm
 

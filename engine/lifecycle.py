@@ -7,7 +7,7 @@ from functools import partial
 from itertools import chain
 from typing import Generic, TypeVar
 
-from engine.device import Action, Device, Group, OutOfMemoryError, RowT, StepOutcome
+from engine.device import Action, Device, OutOfMemoryError, RowT, StepOutcome
 from engine.health import Shape
 from engine.kv.host_store import HostStore
 from engine.messages import Cause, Entry, Overflow, RowId, RowUpdate, StepStats
@@ -132,11 +132,10 @@ class Lifecycle(Generic[RowT]):
         self.short = True
         if action is not Action.PREFILL or len(rows) == 1:
             self._relieve(error)
-        reading = sorted(rows if action is Action.PREFILL else self.entering, key=lambda row: row.rank)
-        for row in reading:
+        lost, left = list[RowT](), list[RowT]()
+        for row in sorted(rows if action is Action.PREFILL else self.entering, key=lambda row: row.rank):
             row.setbacks += 1
-        lost = [row for row in reading if row.setbacks > MOST_SETBACKS]
-        left = [row for row in reading if row.setbacks <= MOST_SETBACKS]
+            (left if row.setbacks <= MOST_SETBACKS else lost).append(row)
         self.lost = bool(lost)
         if action is Action.PREFILL:
             half = (len(left) + 1) // 2
@@ -166,7 +165,6 @@ class Lifecycle(Generic[RowT]):
         return all(one.group is row.group or row.rank < one.rank for one in self.table.staged[:1])
 
     def _launch_chunk(self) -> bool:
-        """False where it failed."""
         rows = list(self.device.prefilling)
         if not rows:
             rows = self._next_to_read() or []
@@ -231,12 +229,11 @@ class Lifecycle(Generic[RowT]):
         staged, closed = self.table.staged, self.table.closed
         if closed is not None:
             return next((row for row in staged if row.group is closed), None)
-        if staged and staged[0].group.terms.closed and (self.device.batch.rows or self._has_unread(staged[0].group)):
-            return None
+        if staged and (group := staged[0].group).terms.closed:
+            unread = (row.group is group for row in chain(self.device.prefilling, *self.table.unread))
+            if self.device.batch.rows or any(unread):
+                return None
         return staged[0] if staged else None
-
-    def _has_unread(self, group: Group) -> bool:
-        return any(row.group is group for row in chain(self.device.prefilling, *self.table.unread))
 
     def _give_up_stranded(self) -> bool:
         if self.device.batch.rows:
@@ -274,10 +271,7 @@ class Lifecycle(Generic[RowT]):
 
     def _swap_out_worst(self) -> None:
         worst = max(self.device.batch.rows, key=lambda row: row.rank)
-        if worst.ended:
-            self.table.remove(worst)
-        else:
-            self.table.swap_out(worst)
+        (self.table.remove if worst.ended else self.table.swap_out)(worst)
 
     def _relieve(self, error: OutOfMemoryError) -> None:
         capacity = self.device.batch.capacity_tokens

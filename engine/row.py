@@ -11,7 +11,6 @@ from engine.kv.row_kv import RowKv
 from engine.messages import REPETITION, FinishReason, RowSpec, RowUpdate, TokenLogprob
 from engine.repetition import RepetitionDetector
 from engine.sampling.grammar import Matcher
-from engine.sampling.params import SamplingParams
 from engine.token_counts import TokenCounts
 from models.text import Text
 from models.text_stream import StopMatcher, TextStream, foresee_together
@@ -42,7 +41,8 @@ class Row(DeviceRow):
         stops = () if replayed else spec.sampling.stop
         self._stops = StopMatcher(stops, include=spec.sampling.include_stop_str_in_output)
         self._said: TokenCounts | None = None
-        self._repetition = RepetitionDetector() if _may_be_ended_early(spec.sampling) else None
+        free = not (replayed or spec.sampling.ignore_eos or spec.sampling.grammar is not None)
+        self._repetition = RepetitionDetector() if free and spec.sampling.stop_repetition else None
         # steps in which most tokens only add text
         watched = stops or self.matcher or self._repetition
         last = min(spec.sampling.max_tokens, spec.sampling.replay_tokens or spec.sampling.max_tokens)
@@ -51,7 +51,6 @@ class Row(DeviceRow):
 
     @property
     def tokens(self) -> tuple[int, ...]:
-        """Prompt and generated."""
         return (*self.prompt, *self.generated)
 
     @property
@@ -70,13 +69,9 @@ class Row(DeviceRow):
             self._said, self._plain_steps = TokenCounts(self.prompt, self.generated), range(0)
         return self._said
 
-    @property
-    def barred(self) -> frozenset[int]:
-        return self.barred_at(self.step)
-
     def barred_at(self, step: int) -> frozenset[int]:
         """End tokens before `min_tokens`."""
-        return self._ends | self._stop_ids if step < self.sampling.min_tokens else frozenset()
+        return self._marked if step < self.sampling.min_tokens else frozenset()
 
     @property
     def complete(self) -> bool:
@@ -87,7 +82,11 @@ class Row(DeviceRow):
         """Bits, lowest id first; None without a grammar. End tokens before `min_tokens` only if nothing else. Raises
         GrammarFault.
         """
-        return None if self.matcher is None else self.matcher.allowed(self.generated, self.barred | self._ignored)
+        return (
+            None
+            if self.matcher is None
+            else self.matcher.allowed(self.generated, self.barred_at(self.step) | self._ignored)
+        )
 
     def accept(self, choice: Choice) -> RowUpdate:
         """Raises GrammarFault."""
@@ -141,8 +140,3 @@ def decode_together(rows: Sequence[Row], choices: Sequence[object]) -> None:
         pairs = zip(rows, choices, strict=True)
         chosen = [(row._stream, one.token_id) for row, one in pairs if isinstance(one, Choice)]
         foresee_together(rows[0]._text, [(one, token) for one, token in chosen if isinstance(one, TextStream)])
-
-
-def _may_be_ended_early(sampling: SamplingParams) -> bool:
-    prescribed = sampling.replay_tokens is not None or sampling.ignore_eos
-    return sampling.stop_repetition and sampling.grammar is None and not prescribed

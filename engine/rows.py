@@ -4,9 +4,10 @@ import bisect
 import logging
 from collections.abc import Iterable, Iterator
 from itertools import groupby
+from operator import attrgetter
 from typing import Generic
 
-from engine.device import Device, Group, Rank, RowFault, RowT, StepOutcome, similar_lengths
+from engine.device import Device, Group, RowFault, RowT, StepOutcome, similar_lengths
 from engine.kv.host_store import HostStore
 from engine.messages import (
     Admit,
@@ -24,11 +25,6 @@ from engine.messages import (
     StepReport,
     StepStats,
 )
-
-
-def _rank(row: RowT) -> Rank:
-    return row.rank
-
 
 log = logging.getLogger(__name__)
 
@@ -62,12 +58,10 @@ class RowTable(Generic[RowT]):
         self.tally = StepStats()
 
     def take_handed_back(self) -> tuple[HandedBack, ...]:
-        """Since the last call."""
         handed_back, self._handed_back = tuple(self._handed_back), []
         return handed_back
 
     def report(self, executor: int, step: int, seconds: float) -> StepReport:
-        """Since `clear`."""
         return StepReport(
             executor,
             step,
@@ -92,7 +86,6 @@ class RowTable(Generic[RowT]):
     # In
 
     def admit(self, specs: Iterable[RowSpec], terms: BatchPolicy = BatchPolicy()) -> None:  # noqa: B008 (frozen)
-        """Handed-back rows continue."""
         group = Group(terms)
         unread: list[RowT] = []
         for spec in specs:
@@ -100,7 +93,7 @@ class RowTable(Generic[RowT]):
             if row.kv is not None:
                 self.stage(row)
             elif terms.entry is Entry.SHAPE and not terms.closed and not row.scores_prompt:
-                bisect.insort(self.to_enter, row, key=_rank)
+                bisect.insort(self.to_enter, row, key=attrgetter("rank"))
             else:  # no batch to enter, or prompt log-probabilities, made by prefill only
                 unread.append(row)
         for part in self._read_together(unread, terms):
@@ -112,7 +105,9 @@ class RowTable(Generic[RowT]):
         if not terms.closed:
             unread.sort(key=self._copied_prefix)  # stable
             return [list(rows) for _, rows in groupby(unread, self._copied_prefix)]
-        return [unread] if terms.prefill_together else similar_lengths(unread, _length, self._device.max_prefill_tokens)
+        if terms.prefill_together:
+            return [unread]
+        return similar_lengths(unread, attrgetter("length"), self._device.max_prefill_tokens)
 
     def _copied_prefix(self, row: RowT) -> int:
         kept = 0 if row.scores_prompt else self._device.kept_prefix(row)
@@ -130,7 +125,7 @@ class RowTable(Generic[RowT]):
             bisect.insort(self.unread, rows, key=lambda group: group[0].rank)
 
     def stage(self, row: RowT) -> None:
-        bisect.insort(self.staged, row, key=_rank)
+        bisect.insort(self.staged, row, key=attrgetter("rank"))
 
     def join(self, row: RowT) -> None:
         """A static batch then runs alone."""
@@ -193,32 +188,30 @@ class RowTable(Generic[RowT]):
 
     def fail(self, rows: Iterable[RowT], error: Exception) -> None:
         failed, by_client = [row for row in rows if not row.ended], is_by_client(error)
+        known = isinstance(error, RowFault)
+        said = str(error) if known else f"the engine failed on this request ({type(error).__name__})"
         if failed:
-            log.log(
-                logging.INFO if by_client else logging.ERROR, "rows failed: %s", error, exc_info=not by_client and error
-            )
+            level = logging.INFO if by_client else logging.ERROR
+            log.log(level, "rows failed: %s", error, exc_info=not by_client and error)
         for row in failed:
-            self.remove(row, wipe=isinstance(error, RowFault) and error.wipe)
-            end, said = FinishReason.ERROR, _describe(error)
+            self.remove(row, wipe=known and error.wipe)
+            end = FinishReason.ERROR
             self.updates.append(RowUpdate(row.row_id, finish_reason=end, error=said, by_client=by_client))
 
     def hand_back(self, rows: Iterable[RowT], cause: Cause) -> None:
         """From the last place on, so that none moves."""
         leaving, running = list(rows), list(self._device.batch.rows)
-        dropped: set[RowId] = set()
         self.updates += self._device.unreported(leaving)
         for row in sorted(leaving, key=lambda row: -running.index(row) if row in running else 0):
             if row.length < row.group.terms.kept_from or not self._save(row):
                 row.kv = None
-                dropped.add(row.row_id)
             self._store.keep(row)
             self.remove(row)
         if leaving:
-            row_ids = tuple(row.row_id for row in leaving)
-            self._handed_back.append(HandedBack(row_ids, cause, tuple(one for one in row_ids if one in dropped)))
+            dropped = tuple(row.row_id for row in leaving if row.kv is None)
+            self._handed_back.append(HandedBack(tuple(row.row_id for row in leaving), cause, dropped))
 
     def _save(self, row: RowT) -> bool:
-        """False without room or KV cache."""
         if row.kv is None and row not in self._device.batch.rows:
             return False
         return self._store.lend(row, self._device.kv_bytes(row)) and self._device.save(row)
@@ -245,13 +238,5 @@ class RowTable(Generic[RowT]):
                 self.remove(row)
 
 
-def _length(row: RowT) -> int:
-    return row.length
-
-
 def is_by_client(error: Exception) -> bool:
     return isinstance(error, RowFault) and error.by_client
-
-
-def _describe(error: Exception) -> str:
-    return str(error) if isinstance(error, RowFault) else f"the engine failed on this request ({type(error).__name__})"

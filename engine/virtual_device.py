@@ -113,7 +113,6 @@ class VirtualDevice(SimulatedDevice):
         return super().enter(rows)
 
     def step(self, iterations: int) -> StepOutcome[SimulatedRow]:
-        """Launched ahead."""
         if not self._under_way:
             self._begin(Action.DECODE)
         end, tally = self._stepped_at, self.batch.tally(1)
@@ -122,15 +121,12 @@ class VirtualDevice(SimulatedDevice):
         self._under_way = int(self.batch.live > 0 and self.batch.can_step())
         if self._under_way:
             self._begin(Action.DECODE)
-        self._ask_sampler()
-        self._sleep_until(end)
-        updates = self._look()
-        return StepOutcome(updates, tally=replace(tally, generated=len(updates)))
-
-    def _ask_sampler(self) -> None:
         self._table.sync([row.real for row in self.batch.rows if isinstance(row, VirtualRow)])
         if self._table.draws:
             self._table.wishes(self._table.steps(), CPU)
+        self._sleep_until(end)
+        updates = self._look()
+        return StepOutcome(updates, tally=replace(tally, generated=len(updates)))
 
     def _begin(self, action: Action, entering: Sequence[SimulatedRow] = ()) -> None:
         self._stepped_at = max(self._clock(), self._stepped_at) + self.work(action, entering, 1).seconds

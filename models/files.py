@@ -27,7 +27,6 @@ def replace_file(path: Path) -> Iterator[BinaryIO]:
 
 
 def is_disk_full(error: BaseException) -> bool:
-    """Or quota."""
     return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 

@@ -150,7 +150,6 @@ class Option:
 
     @property
     def full_help(self) -> str:
-        """With default."""
         help, default = self.help + "; may be repeated" * (self.many and not self.commas), self.default
         if default in (None, "", ()) or (default is False or "(default" in help):
             return help
@@ -167,25 +166,20 @@ def _write(value: object) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
+@cache
 def options_of(group: type) -> tuple[Option, ...]:
     """Inherited first."""
-    return _read_options(group)
-
-
-@cache
-def _read_options(group: type) -> tuple[Option, ...]:
-    hints, texts = typing.get_type_hints(group, include_extras=True), _read_docstrings(group)
+    bases = [one for one in reversed(group.__mro__) if dataclasses.is_dataclass(one)]
+    texts = {
+        name: text for one in bases for name, text in _read_docstrings(one.__module__).get(one.__name__, {}).items()
+    }
+    hints = typing.get_type_hints(group, include_extras=True)
     declared = (one for one in dataclasses.fields(group) if "option" in one.metadata)
     return tuple(one.metadata["option"].bind(one.name, hints[one.name], texts.get(one.name, "")) for one in declared)
 
 
-def _read_docstrings(group: type) -> Mapping[str, str]:
-    bases = [one for one in reversed(group.__mro__) if dataclasses.is_dataclass(one)]
-    return {name: text for one in bases for name, text in _read_classes(one.__module__).get(one.__name__, {}).items()}
-
-
 @cache
-def _read_classes(module: str) -> Mapping[str, Mapping[str, str]]:
+def _read_docstrings(module: str) -> Mapping[str, Mapping[str, str]]:
     tree = ast.parse(inspect.getsource(sys.modules[module]))
     return {one.name: dict(_pair_docstrings(one)) for one in tree.body if isinstance(one, ast.ClassDef)}
 
@@ -247,7 +241,6 @@ def add_groups(parser: argparse.ArgumentParser, groups: Mapping[str, type]) -> N
 
 
 def groups_of(flags: type) -> dict[str, type]:
-    """By title."""
     return {str(part.__doc__).rstrip("."): part for part in flags.__bases__}
 
 

@@ -61,7 +61,6 @@ class Bars:
         self._progress.stop()
 
     def say(self, line: str, style: str = "") -> None:
-        """Above the bars."""
         self._console.print(line, style=style, markup=False, highlight=False, soft_wrap=True)
 
     def begin(self, title: str, total: int | None = None) -> Bar:
@@ -80,7 +79,6 @@ class Bars:
         self.update(self._progress.task_ids[-1], advance=count)
 
     def update(self, task: TaskID, **changes: Any) -> None:
-        """Rate-limited."""
         self._progress.update(task, **changes)
         now = self._clock()
         if now - self._told >= self._interval:

@@ -44,7 +44,8 @@ class Text:
         self._backend.no_truncation()
         self._literal = Tokenizer.from_str(self._backend.to_str())
         self._literal.encode_special_tokens = True
-        self._control = _control_texts(self._backend)
+        control = (token.content for token in self._backend.get_added_tokens_decoder().values() if token.special)
+        self._control = sorted(control, key=len, reverse=True)  # so that none hides inside another
         self._deadline = Deadline(patience)
         marks = find_marks(self._backend)
         self._memory = None if marks is None else TextMemory(marks, partial(_encode, self._backend))
@@ -261,9 +262,3 @@ def _tokens_before(before: Sequence[str], pieces: Sequence[Encoded]) -> int:
     *whole, last = pieces[: len(before)]
     within = last.char_to_token(len(before[-1]))
     return sum(len(piece.ids) for piece in whole) + (len(last.ids) if within is None else within)
-
-
-def _control_texts(backend: Tokenizer) -> list[str]:
-    """Longest first, so that none hides inside another."""
-    added = backend.get_added_tokens_decoder().values()
-    return sorted((token.content for token in added if token.special), key=len, reverse=True)

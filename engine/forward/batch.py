@@ -69,7 +69,9 @@ class RunningBatch:
         failures change nothing.
         """
         with self._open(self._next_view()):
-            logits = self._replay(fed)
+            logits = None
+            if self._graphs is not None:
+                logits = self._graphs.step([row.last_token for row in self.rows] if fed is None else fed)
             if logits is None:
                 logits = self._forward([(row.last_token,) for row in self.rows], fed)
         self.joined.clear()
@@ -85,23 +87,14 @@ class RunningBatch:
             self.arena.close(width, len(joining))
             raise
 
-    def _replay(self, fed: Tensor | None) -> Tensor | None:
-        if self._graphs is None:
-            return None
-        return self._graphs.step([row.last_token for row in self.rows] if fed is None else fed)
-
     def void(self, rows: Tensor) -> None:
         """Zero what the latest step wrote for the masked rows (rows,), as NaN would be read."""
-        for buffer in (self.arena.keys, self.arena.values):
+        for buffer in self.arena.buffers:
             buffer[:, : len(rows), :, self.arena.end - 1].masked_fill_(rows[:, None, None], 0)
 
-    def undo_step(self) -> None:
+    def undo_step(self, joined: Sequence[Row] = ()) -> None:
         """Before any row takes its token."""
-        self.arena.close(1)
-
-    def undo_entry(self, joined: Sequence[Row]) -> None:
-        """Before any row takes its token."""
-        self.arena.close(max(row.length for row in joined), len(joined))
+        self.arena.close(max((row.length for row in joined), default=1), len(joined))
         del self.rows[len(self.rows) - len(joined) :]
 
     def enter(self, joining: Sequence[Row]) -> Tensor:

@@ -44,7 +44,7 @@ class Decode:
         step, unread = self._begun()
         if step is None:
             step = self._launch()
-            unread = _places(step.chosen.rows)
+            unread = {row: place for place, row in enumerate(step.chosen.rows)}
         following = self._follow(step, unread) if self._ahead else None
         choices = step.chosen.read()
         if following is not None and step.chosen.redrawn:  # it was fed another token
@@ -64,12 +64,12 @@ class Decode:
             chosen = self._choose(logits)
             choices = chosen.read()
         except BaseException:
-            self._batch.undo_entry(joining)
+            self._batch.undo_step(joining)
             raise
         fed, running = [row.length for row in joining], len(self._batch) - len(joining)
         pad = max(fed) * len(self._batch) - sum(fed) - running
         step = _Step(chosen, len(self._batch), StepStats(prompt=sum(fed), pad=pad))
-        return _taken(step, _places(chosen.rows), choices)
+        return _taken(step, {row: place for place, row in enumerate(chosen.rows)}, choices)
 
     def _begun(self) -> tuple[_Step | None, dict[Row, int]]:
         """With the places of rows that have run ever since."""
@@ -110,7 +110,7 @@ class Decode:
     def _choose(self, logits: Tensor, unread: Unread | None = None) -> Chosen:
         rows, live = self._batch.rows, self._live()
         some = logits if len(live) == len(rows) else logits[send(live, self._device)]
-        return sampling.choose([rows[place] for place in live], some, unread, self._table)
+        return sampling.Chosen(self._table, [rows[place] for place in live], some, unread)
 
     def _broken(self, chosen: Chosen) -> Tensor:
         """(rows,) with non-finite logits."""
@@ -130,15 +130,11 @@ class Decode:
         live = self._live()
         places = [unread.get(row, -1) for row in rows]
         late = frozenset(index for index, place in enumerate(live) if places[place] >= 0)
-        known = [0 if place >= 0 else row.last_token for place, row in zip(places, rows, strict=True)]
+        known = [0 if row in unread else row.last_token for row in rows]
         at, host = send([places, known], self._device)
         lacking = torch.where(at >= 0, tokens[at.clamp(min=0)], -1)
         fed = torch.where(at >= 0, lacking, host)
         return fed, Unread(lacking if len(live) == len(rows) else lacking[send(live, self._device)], late)
-
-
-def _places(rows: Sequence[Row]) -> dict[Row, int]:
-    return {row: place for place, row in enumerate(rows)}
 
 
 def _taken(step: _Step, unread: dict[Row, int], choices: Sequence[Choice | Unchosen]) -> StepOutcome[Row]:

@@ -91,7 +91,6 @@ class Prefill:
         return self.collect()
 
     def finish(self, max_tokens: int) -> list[Prefilled]:
-        """Longest first."""
         ended: list[Prefilled] = []
         while self.rows:
             ended = self.advance(max_tokens) + ended
@@ -103,7 +102,10 @@ class Prefill:
         lengths = [len(context) for context in self._contexts]
         chunk = self._prefixes.chunk
         end = min(begin + max(chunk, max_tokens // len(self.rows) // chunk * chunk), lengths[0])
-        wanted = [_wanted(row, length, begin, end) for row, length in zip(self.rows, lengths, strict=True)]
+        wanted = [
+            range(begin if row.scores_prompt else max(begin, length - 1), min(end, length))
+            for row, length in zip(self.rows, lengths, strict=True)
+        ]
         self._begin, self._done = begin, end
         counts = [len(columns) for columns in wanted]
         logits = torch.split(self._forward(begin, end, wanted), counts)
@@ -135,15 +137,12 @@ class Prefill:
         except RuntimeError as error:  # also the host's lack of memory
             log.warning("K and V of a prompt could not be kept in host memory: %s", error)
 
-    def drop(self, row_id: RowId) -> Row | None:
-        """None when it is not here."""
-        place = next((place for place, row in enumerate(self.rows) if row.row_id == row_id), None)
-        if place is None:
-            return None
-        others = [index for index in range(len(self.rows)) if index != place]
-        self._keys, self._values = self._keys[:, others], self._values[:, others]
-        del self._contexts[place]
-        return self.rows.pop(place)
+    def drop(self, row_id: RowId) -> None:
+        others = [place for place, row in enumerate(self.rows) if row.row_id != row_id]
+        if len(others) < len(self.rows):
+            self._keys, self._values = self._keys[:, others], self._values[:, others]
+            self.rows = [self.rows[place] for place in others]
+            self._contexts = [self._contexts[place] for place in others]
 
     def begin_pass(self, rows: int, new: int) -> KvCells:
         begin, end = self._begin, self._begin + new
@@ -183,7 +182,3 @@ class Prefill:
 
 def _round_up(number: int, grain: int) -> int:
     return -(-number // grain) * grain
-
-
-def _wanted(row: Row, length: int, begin: int, end: int) -> range:
-    return range(begin if row.scores_prompt else max(begin, length - 1), min(end, length))

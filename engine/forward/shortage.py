@@ -22,12 +22,9 @@ def refusing() -> Iterator[None]:
     try:
         yield
     except (RuntimeError, MemoryError) as error:
-        if isinstance(error, RuntimeError) and not _is_shortage(error):
+        known = isinstance(error, MemoryError | torch.OutOfMemoryError) or any(part in str(error) for part in _SHORTAGE)
+        if not known:
             raise
         # its frames hold tensors
         traceback.clear_frames(error.__traceback__)
         raise OutOfMemoryError(str(error)) from error
-
-
-def _is_shortage(error: RuntimeError) -> bool:
-    return isinstance(error, torch.OutOfMemoryError) or any(part in str(error) for part in _SHORTAGE)

@@ -8,13 +8,12 @@ Geometry (Baton, 4.1; end-aligned): all rows write the same column in a step.
     row 2     ........pp|     |       just inserted, end-aligned
                           pitch       columns of memory between two rows, at most `columns`
 
-Row r owns [origin[r], end), but for holes: when row 3 enters by shape with three tokens, the others write one real
-cell.
+Row r owns [origin[r], end), but for holes: when row 3 enters by shape with three tokens, the others write one.
 
     row 0     ...ppppggg..g|  |
     row 3     ..........ppp|  |
 
-K is stored after RoPE, so moving columns changes nothing.
+K is stored after RoPE.
 """
 
 from collections.abc import Sequence
@@ -40,8 +39,7 @@ class ArenaFull(Exception):
 class KvArena:
     """A budget of `capacity_tokens`, taken once; the batch is a view of it, rows x columns.
 
-        flat    (layers, capacity_tokens * kv_heads * head_dim)
-        view    (layers, rows, kv_heads, pitch, head_dim)     the first `rows * pitch` cells of each layer
+        view    (layers, rows, kv_heads, pitch, head_dim)
         tokens  (layers, capacity_tokens + 1, kv_heads, head_dim)     the same memory where it is `by_token`
 
     By token, a row's tokens are one run of memory in any view, and the last token belongs to no row. Otherwise all
@@ -50,7 +48,7 @@ class KvArena:
     Invariants:
     - live rows are 0..live-1, and `0 <= start <= origin[r] <= end <= pitch <= columns`
     - `valid[r, c]`: column c holds one of row r's `lengths[r]` tokens, the first in `origin[r]`; False elsewhere
-    - buffers are finite, and keep dtype, device and address
+    - buffers are finite, their addresses stay
     """
 
     def __init__(self, shape: KvShape, capacity_tokens: int, *, max_rows: int, by_token: bool | None = None) -> None:
@@ -58,8 +56,7 @@ class KvArena:
         self.shape = shape
         self.by_token = has_flash(shape.dtype, shape.head_dim, shape.device) if by_token is None else by_token
         self._most_rows = max_rows
-        # None: as many as possible
-        self._room = ROOM if multiplies_batches(shape.dtype, shape.device) else None
+        self._room = ROOM if multiplies_batches(shape.dtype, shape.device) else None  # None: all
         self.origins: list[int] = []
         self.holes: list[int] = []  # cells without a token
         self.end = self._filled = 0  # columns up to `_filled` are noted in `valid`
@@ -101,15 +98,10 @@ class KvArena:
             return self._valid
 
     @property
-    def keys(self) -> Tensor:
-        """(layers, rows, kv_heads, pitch, head_dim), a view."""
+    def buffers(self) -> tuple[Tensor, Tensor]:
+        """K and V (layers, rows, kv_heads, pitch, head_dim), views."""
         self._copy_joining()
-        return self._keys
-
-    @property
-    def values(self) -> Tensor:
-        self._copy_joining()
-        return self._values
+        return self._keys, self._values
 
     def _read(self, width: int) -> slice:
         whole = self._room is not None and width == 1 and reads_whole_pitch(self.live, self.pitch)
@@ -148,8 +140,6 @@ class KvArena:
         layout = (self.shape.layers, -1, self.shape.kv_heads, self.shape.head_dim)
         return self._flat_keys.view(layout), self._flat_values.view(layout)
 
-    # Surgery
-
     def insert(self, kv: RowKv) -> int:
         """End-aligned (Baton, 4.2); returns its index. Raises ArenaFull."""
         if self.live == self.rows or max(kv.length, self.window) > self.columns:
@@ -179,29 +169,30 @@ class KvArena:
 
     def remove(self, row: int, *, wipe: bool = False) -> None:
         """The last row takes its place. `wipe` after NaN."""
-        last = self.live - 1
-        self._copy_joining()
-        if wipe:
-            self._wipe(row)
-        if row != last:
-            self._copy_row(last, row)
-        if wipe:
-            self._wipe(last)  # it may hold NaN too
+        last, window, own = self.live - 1, slice(self.start, self.end), slice(self.origins[-1], self.end)
+        for buffer in self.buffers:
+            if wipe:
+                buffer[:, row, :, window] = 0
+            if row != last:
+                buffer[:, row, :, own] = buffer[:, last, :, own]
+            if wipe:
+                buffer[:, last, :, window] = 0  # it may hold NaN too
         if self.has_holes:
+            self.valid[row] = self.valid[last]
             self.valid[last] = False
         else:
             self._stale = True
-        self.origins.pop()
-        self.holes.pop()
+        self.origins[row], self.holes[row] = self.origins[last], self.holes[last]
+        del self.origins[last], self.holes[last]
         self.layout += 1
         if not self.origins:
             self.end = self._filled = 0
-            self._view_anew()
+            self._view(self.max_rows, self.capacity_tokens // max(1, self.max_rows))
 
     def extract(self, row: int) -> RowKv:
         """To host memory, without holes; the row stays."""
         cells = slice(self.origins[row], self.end)
-        parts = [buffer[:, row, :, cells] for buffer in (self.keys, self.values)]
+        parts = [buffer[:, row, :, cells] for buffer in self.buffers]
         if self.holes[row]:
             parts = [part[:, :, self.valid[row, cells]] for part in parts]
         return RowKv(*(to_host(part) for part in parts))
@@ -213,9 +204,18 @@ class KvArena:
         self._lay_out(rows, columns, 0)
 
     def resize(self, capacity_tokens: int) -> None:
-        """While no row is live; addresses change."""
+        """Addresses change."""
         assert not self.origins, "rows must be swapped out first"
-        self._take_anew(capacity_tokens)
+        self._flat_keys = self._flat_values = self._keys = self._values = torch.empty(0)
+        if self.shape.device.type == "cuda":
+            torch.cuda.empty_cache()
+        while True:
+            try:
+                return self._take(capacity_tokens)
+            except (RuntimeError, MemoryError, OSError):
+                if not capacity_tokens:
+                    raise
+                capacity_tokens //= 2
 
     def open(self, joining: Sequence[int] = ()) -> int:
         """Open the step's columns, for rows of lengths `joining` too (Baton's shape, 4.1), sliding to the front
@@ -225,7 +225,8 @@ class KvArena:
         if self.live + len(joining) > self.rows or self.window + width > self.columns:
             raise ArenaFull(f"{width} more columns, {len(joining)} more rows in {self.rows} x {self.columns}")
         self._copy_joining()
-        if self.end + width > self.pitch or self._wastes():
+        wasted = self.pitch - self.window - self.window // 4
+        if self.end + width > self.pitch or (self._room is not None and wasted > 2 * self._room):
             self._lay_out(self.rows, self.columns, 0, width)
         if not joining:
             self.end += 1
@@ -254,35 +255,19 @@ class KvArena:
 
     def begin_pass(self, rows: int, new: int) -> KvCells:
         newest = slice(self.end - new, self.end)
-        return KvCells(self.keys[:, :rows], self.values[:, :rows], newest, self._read(new))
-
-    def _wipe(self, row: int) -> None:
-        self.keys[:, row, :, self.start : self.end] = 0
-        self.values[:, row, :, self.start : self.end] = 0
-
-    def _copy_row(self, source: int, target: int) -> None:
-        cells = slice(self.origins[source], self.end)
-        self.keys[:, target, :, cells] = self.keys[:, source, :, cells]
-        self.values[:, target, :, cells] = self.values[:, source, :, cells]
-        if self.has_holes:
-            self.valid[target] = self.valid[source]
-        self.origins[target] = self.origins[source]
-        self.holes[target] = self.holes[source]
-
-    def _wastes(self) -> bool:
-        return self._room is not None and self.pitch - self.window > 2 * self._room + self.window // 4
+        keys, values = self.buffers
+        return KvCells(keys[:, :rows], values[:, :rows], newest, self._read(new))
 
     def _lay_out(self, rows: int, columns: int, to: int, more: int = 0) -> None:
         """The window goes to column `to` with `more` columns behind; copied by layer, as cells overlap."""
-        old_keys, old_values = self.keys, self.values
+        before = self.buffers
         live, cells = self.live, slice(self.start, self.end)
         target = slice(to, to + self.window)
-        # first, so that a failure changes nothing
-        window = torch.empty_like(old_keys[0, :live, :, cells])
+        window = torch.empty_like(before[0][0, :live, :, cells])  # first: a failure changes nothing
         valid = self.valid[:live, cells].clone() if self.has_holes else None
         self._view(rows, columns, target.stop + more)
         for layer in range(self.shape.layers):
-            for old, new in ((old_keys, self._keys), (old_values, self._values)):
+            for old, new in zip(before, (self._keys, self._values), strict=True):
                 window.copy_(old[layer, :live, :, cells])
                 new[layer, :live, :, target] = window
         if valid is not None:
@@ -292,31 +277,13 @@ class KvArena:
         self.end = self._filled = target.stop
         self.layout += 1
 
-    # The memory
-
     def _take(self, capacity_tokens: int) -> None:
         self.capacity_tokens = capacity_tokens
         self.max_rows = min(self._most_rows, capacity_tokens)
-        token = self.shape.kv_heads * self.shape.head_dim
-        cells = (capacity_tokens + self.by_token) * token
+        cells = (capacity_tokens + self.by_token) * self.shape.kv_heads * self.shape.head_dim
         self._flat_keys, self._flat_values = zeros(self.shape, cells), zeros(self.shape, cells)
         self._flat_valid = torch.zeros(capacity_tokens, dtype=torch.bool, device=self.shape.device)
-        self._view_anew()
-
-    def _take_anew(self, capacity_tokens: int) -> None:
-        self._flat_keys = self._flat_values = self._keys = self._values = torch.empty(0)
-        if self.shape.device.type == "cuda":
-            torch.cuda.empty_cache()
-        while True:
-            try:
-                return self._take(capacity_tokens)
-            except (RuntimeError, MemoryError, OSError):
-                if capacity_tokens == 0:
-                    raise
-                capacity_tokens //= 2
-
-    def _view_anew(self) -> None:
-        self._view(self.max_rows, self.capacity_tokens // max(1, self.max_rows))
+        self._view(self.max_rows, capacity_tokens // max(1, self.max_rows))
 
     def _view(self, rows: int, columns: int, needed: int = 0) -> None:
         """(layers, rows, kv_heads, pitch, head_dim); cannot fail. `needed` columns at least."""

@@ -4,6 +4,8 @@ import random
 import statistics
 import time
 from collections.abc import Callable
+from functools import partial
+from itertools import pairwise
 from typing import NamedTuple
 
 import torch
@@ -68,53 +70,48 @@ class Profiler:
         return rows <= arena.max_rows and rows * columns <= arena.capacity_tokens
 
     @torch.inference_mode()
-    def prefill(self, rows: int, length: int) -> float:
-        seconds = self._prefill(rows, length)
-        self._clear()
+    def _time(self, work: Callable[[], object]) -> float:
+        """Then without rows."""
+        begin = self.now()
+        work()
+        seconds = self.now() - begin
+        while self._batch.rows:
+            self._batch.remove(self._batch.rows[-1])
         return seconds
 
-    @torch.inference_mode()
+    def prefill(self, rows: int, length: int) -> float:
+        return self.slice(rows, length, 0)
+
     def decode(self, rows: int, length: int) -> Timing:
         """Median iteration; the last reads `length` columns."""
         return Timing(rows, length - REPEATS // 2, statistics.median(self._steps(rows, length - 1, REPEATS)))
 
-    @torch.inference_mode()
     def quickest_step(self, rows: int, length: int) -> float:
         return min(self._steps(rows, length - 2, QUICK_REPEATS))
 
-    @torch.inference_mode()
     def copies(self, rows: int, length: int) -> float:
         """Of `rows` KV caches, there and back."""
         self._fill(rows, length)
-        begin = self.now()
-        leaving = list(reversed(self._batch.rows))  # as handed back
-        kept = [(row, self._batch.extract(row)) for row in leaving]
+        return self._time(self._move_all)
+
+    def _move_all(self) -> None:
+        kept = [(row, self._batch.extract(row)) for row in reversed(self._batch.rows.copy())]  # as handed back
         for row, kv in kept:
             self._batch.insert(row, kv)
-        end = self.now()
-        self._clear()
-        return end - begin
 
-    @torch.inference_mode()
     def slice(self, rows: int, length: int, iterations: int) -> float:
         """Prefill and `iterations` decode steps."""
-        begin = self.now()
-        self._prefill(rows, length)
-        for _ in range(iterations):
-            self._iterate()
-        end = self.now()
-        self._clear()
-        return end - begin
+        return self._time(partial(self._serve, self._new_rows(rows, length), iterations))
 
-    def _prefill(self, rows: int, length: int) -> float:
-        group = self._new_rows(rows, length)
-        begin = self.now()
+    def _serve(self, group: list[Row], iterations: int) -> None:
         ended = Prefill(self._model, group).finish(self._chunk_tokens)
         self._choose([done.row for done in ended], torch.stack([done.logits for done in ended]))
         for done in ended:
             self._batch.insert(done.row, done.kv)
-        return self.now() - begin
+        for _ in range(iterations):
+            self._iterate()
 
+    @torch.inference_mode()
     def _fill(self, rows: int, length: int) -> None:
         kv = self._model.kv
         layout = (kv.layers, kv.kv_heads, length, kv.head_dim)
@@ -126,24 +123,20 @@ class Profiler:
     def _steps(self, rows: int, length: int, repeats: int) -> list[float]:
         """After a warm-up; rows begin with `length` - `repeats` tokens."""
         self._fill(rows, length - repeats)
-        seconds = [self._iterate() for _ in range(1 + repeats)]
-        self._clear()
-        return seconds[1:]
+        moments = [self.now()]
+        self._time(lambda: moments.extend(self._iterate() for _ in range(1 + repeats)))
+        return [after - before for before, after in pairwise(moments[1:])]
 
     def _iterate(self) -> float:
-        begin = self.now()
+        """Returns when it ended."""
         self._choose(self._batch.rows, self._batch.step())
-        return self.now() - begin
+        return self.now()
 
     def _choose(self, rows: list[Row], logits: torch.Tensor) -> None:
         for row, choice in zip(rows, sampling.sample(rows, logits), strict=True):
             if not isinstance(choice, Choice):
                 raise UserError("the network computed a value that is not a finite number: try another --dtype")
             row.accept(choice)
-
-    def _clear(self) -> None:
-        while self._batch.rows:
-            self._batch.remove(self._batch.rows[-1])
 
     def _new_rows(self, rows: int, length: int) -> list[Row]:
         prompt = tuple(random.Random(length).choices(range(self._model.vocab_size), k=length))
@@ -221,5 +214,4 @@ def _repeated(work: Callable[[], float], limit: float) -> float:
 
 
 def _spaced(low: int, high: int, points: int) -> list[int]:
-    """About `points`, geometric."""
     return sorted({round(low * (high / low) ** (step / (points - 1))) for step in range(points)})

@@ -140,7 +140,8 @@ class Grammars:
         if not start.is_error():
             start.compute_bitmask()  # fails where nothing matches
         if start.is_error():
-            raise _refusal(start.get_error())
+            message = start.get_error()
+            raise GrammarError("no text matches it" if message.startswith(DEAD_END) else tell(message))
         return Compiled(grammar, start, size, tuple(unchecked))
 
     @cached_property
@@ -152,12 +153,7 @@ class Grammars:
             raise GrammarError(f"answers of this model cannot be constrained: {_one_line(str(error))}") from error
 
 
-def _refusal(message: str) -> GrammarError:
-    return GrammarError("no text matches it" if message.startswith(DEAD_END) else tell(message))
-
-
 def tell(message: str) -> str:
-    """Without panics' traces."""
     if "panic" in message:
         log.warning("the grammar library failed: %s", _one_line(message))
         return "is too large or too complex; shorten it"
@@ -262,7 +258,9 @@ class Matcher:
         """Bits in words of 32, without `barred` unless nothing else is allowed. Raises GrammarFault."""
         self.follow(tokens)
         bits = np.frombuffer(self._compute(self._matcher.compute_bitmask), np.uint8)
-        left = _without(bits, barred) if barred else bits
+        left = bits.copy() if barred else bits
+        for token in barred:
+            left[token // 8] &= 0xFF ^ (1 << token % 8)
         return left if left.any() else bits
 
     def _compute(self, work: Callable[[], T]) -> T:
@@ -271,24 +269,15 @@ class Matcher:
         result = work()
         self._seconds += self._clock() - begin
         if matcher.is_error():
-            raise self._fault(matcher.get_error())
+            reason = matcher.get_error()
+            if reason.startswith(LEXER_ERROR):
+                self._grammars.spoil(self._grammar)
+            kind = GrammarFault if any(ours in reason for ours in OURS) else GrammarTooCostly
+            raise kind(_tell(tell(reason)))
         if self._seconds > MASK_SECONDS + TOKEN_SECONDS * self._taken:
             raise GrammarTooCostly(_tell("it takes too long to tell what may follow; make the grammar less ambiguous"))
         return result
 
-    def _fault(self, reason: str) -> GrammarFault:
-        if reason.startswith(LEXER_ERROR):
-            self._grammars.spoil(self._grammar)
-        kind = GrammarFault if any(ours in reason for ours in OURS) else GrammarTooCostly
-        return kind(_tell(tell(reason)))
-
 
 def _tell(reason: str) -> str:
     return f"the answer cannot go on in its grammar: {reason}"
-
-
-def _without(bits: NDArray[np.uint8], barred: Collection[int]) -> NDArray[np.uint8]:
-    left = bits.copy()
-    for token in barred:
-        left[token // 8] &= 0xFF ^ (1 << token % 8)
-    return left

@@ -51,7 +51,6 @@ DEFINED = {"$defs", "definitions"}
 
 
 def strip_schema(schema: Any, path: str = "") -> Any:
-    """Without vacuous keywords."""
     if not isinstance(schema, dict):
         return schema
     bare = change_inside(schema, strip_schema, path, HOLDERS)
@@ -61,7 +60,7 @@ def strip_schema(schema: Any, path: str = "") -> Any:
     patterns, properties = bare.get("patternProperties"), bare.get("properties")
     if isinstance(patterns, dict) and isinstance(properties, dict):
         _join(patterns, properties)
-    return {key: value for key, value in bare.items() if not _is_vacuous(key, value, bare)}
+    return {key: value for key, value in bare.items() if not _VACUOUS.get(key, _is_null)(value, bare)}
 
 
 def _join(patterns: dict[str, Any], properties: dict[str, Any]) -> None:
@@ -98,8 +97,8 @@ _VACUOUS: Mapping[str, Callable[[Any, Mapping[str, Any]], bool]] = {
 }  # keyword -> whether it is vacuous; null: always
 
 
-def _is_vacuous(key: str, value: Any, schema: Mapping[str, Any]) -> bool:
-    return _VACUOUS[key](value, schema) if key in _VACUOUS else value is None
+def _is_null(value: Any, _: Mapping[str, Any]) -> bool:
+    return value is None
 
 
 def loosen_schema(schema: dict[str, Any], takes: Callable[[Any], bool]) -> tuple[dict[str, Any], list[str]]:

@@ -110,15 +110,17 @@ Unchosen: TypeAlias = NonFiniteLogits | GrammarFault  # no next token
 
 
 class Chosen:
-    """On their way to the host.
+    """From logits (rows, vocab) in float32, overwritten, on their way to the host, which does not wait with `unread`;
+    grammars need their tokens. `table` keeps what rows ask from step to step.
 
     tokens  (rows,), undefined where a row has none
     finite  (rows,)
     """
 
-    def __init__(self, table: SamplingTable, logits: Tensor, unread: Unread | None = None) -> None:
+    def __init__(self, table: SamplingTable, rows: Sequence[Row], logits: Tensor, unread: Unread | None = None) -> None:
         device = logits.device
-        self.rows = rows = table.rows
+        table.sync(rows)
+        self.rows = table.rows
         self.redrawn = False  # the host drew another token
         peaks, self.tokens = find_peaks(logits)
         self.finite = torch.isfinite(peaks)
@@ -179,19 +181,8 @@ def _find_zeros(flags: Sequence[int]) -> list[int]:
     return [place for place, flag in enumerate(flags) if not flag] if 0 in flags else []
 
 
-def choose(
-    rows: Sequence[Row], logits: Tensor, unread: Unread | None = None, table: SamplingTable | None = None
-) -> Chosen:
-    """From logits (rows, vocab) in float32, overwritten. With `unread` the host does not wait; grammars need their
-    tokens. `table` keeps what rows ask from step to step.
-    """
-    table = SamplingTable() if table is None else table
-    table.sync(rows)
-    return Chosen(table, logits, unread)
-
-
 def sample(rows: Sequence[Row], logits: Tensor) -> list[Choice | Unchosen]:
-    return choose(rows, logits).read()
+    return Chosen(SamplingTable(), rows, logits).read()
 
 
 def shape(

@@ -94,7 +94,6 @@ class SimulatedBatch:
 
     @property
     def room(self) -> int:
-        """Iterations."""
         return self.capacity_tokens // len(self) - self.window
 
     def can_step(self) -> bool:

@@ -71,12 +71,17 @@ class SimulatedDevice:
     def work(self, action: Action, entering: Sequence[SimulatedRow], most: float) -> Work:
         """`most` iterations, until a decision."""
         if action is Action.PREFILL:
-            return _indivisible(action, self._chunk_seconds())
+            rows = len(self.prefilling)
+            before = self._cost.prefill(rows, self._read) if self._read else 0.0
+            copying = self._cost.copy(rows * self._kept) if self._kept and self._read == self._kept else 0.0
+            seconds = copying + self._cost.prefill(rows, self._chunk_end()) - before
+            return Work(action, 1, lambda _: seconds)
         copying, self._copying = self._copying, 0.0
         rows = len(self.batch)
         if action is Action.ENTER:
             width = max(row.length for row in entering)
-            return _indivisible(action, copying + self._cost.prefill(rows + len(entering), width))
+            seconds = copying + self._cost.prefill(rows + len(entering), width)
+            return Work(action, 1, lambda _: seconds)
         iterations, columns = int(min(most, self._iterations_to_look())), self.batch.cells / rows
         return Work(action, iterations, lambda count: copying + self._cost.decode(rows, columns, count))
 
@@ -94,12 +99,6 @@ class SimulatedDevice:
         chunk = self._prefixes.chunk
         columns = max(chunk, self.max_prefill_tokens // len(self.prefilling) // chunk * chunk)
         return min(self._read + columns, self.prefilling[0].length)
-
-    def _chunk_seconds(self) -> float:
-        rows = len(self.prefilling)
-        before = self._cost.prefill(rows, self._read) if self._read else 0.0
-        copying = self._cost.copy(rows * self._kept) if self._kept and self._read == self._kept else 0.0
-        return copying + self._cost.prefill(rows, self._chunk_end()) - before
 
     def chunk_done(self) -> bool:
         """No overlap here."""
@@ -152,10 +151,6 @@ class SimulatedDevice:
         if not self._closed:
             bounds.append(max(1, self._glance + GLANCE - self.batch.iterations))
         return min(bounds)
-
-
-def _indivisible(action: Action, seconds: float) -> Work:
-    return Work(action, 1, lambda _: seconds)
 
 
 def _block(columns: slice) -> SimulatedKv:

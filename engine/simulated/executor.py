@@ -75,7 +75,7 @@ class SimulatedExecutor:
         self._inbox.append(command)
         if self._work is None:
             self.due = self._now()
-        elif not self._can_wait(command):
+        elif not (isinstance(command, Admit) and command.terms.closed and self._table.closed is not None):
             self._work = self._work.cut(self._now() - self._began)
             self.due = max(self._now(), self._began + self._work.seconds)
 
@@ -89,9 +89,6 @@ class SimulatedExecutor:
             self._end(self._work)
         else:
             self._begin()
-
-    def _can_wait(self, command: Command) -> bool:
-        return isinstance(command, Admit) and command.terms.closed and self._table.closed is not None
 
     def _end(self, work: Work) -> None:
         now = self._now()
@@ -114,7 +111,6 @@ class SimulatedExecutor:
         self._report(0.0)
 
     def _next_work(self) -> Work | None:
-        """None when idle."""
         for _ in range(4 * len(self._table.rows)):  # each None moves a row
             action = self._lifecycle.next()
             if action is not None:

@@ -48,7 +48,6 @@ def read_manifest(folder: Path) -> CacheManifest | None:
 
 
 def find_whole(shelf: Path) -> Iterator[tuple[Path, CacheManifest]]:
-    """By name."""
     for folder in sorted(shelf.glob("[!.]*")):
         if (manifest := read_manifest(folder)) is not None:
             yield folder, manifest

@@ -103,29 +103,17 @@ class NativeDecoder(nn.Module):
             index[row, place] = torch.arange(len(row), dtype=torch.int32)
             chosen = index[select]
         logits = torch.empty(len(chosen), self.fields.head.outputs)
-        arrays = [
-            one.to(torch.int32) for one in (tokens[row, place], positions[row, place], row, place + cells.new.start)
-        ]
-        layer, row_stride, head, *_ = cells.keys.stride()
-        token, position, of_row, column = (one.data_ptr() for one in arrays)
+        given = tokens[row, place], positions[row, place], row, place + cells.new.start
+        arrays = [*(one.to(torch.int32) for one in given), begin, cells.keys, cells.values, chosen, logits]
+        names = ("token", "position", "row", "column", "begin", "keys", "values", "select", "logits")
         fields = PassFields(
             tokens=len(row),
             selected=len(chosen),
-            token=token,
-            position=position,
-            row=of_row,
-            column=column,
-            begin=begin.data_ptr(),
             valid=None if valid is None else valid.data_ptr(),
             valid_stride=0 if valid is None else valid.stride(0),
-            keys=cells.keys.data_ptr(),
-            values=cells.values.data_ptr(),
-            layer_stride=layer,
-            row_stride=row_stride,
-            head_stride=head,
-            select=chosen.data_ptr(),
-            logits=logits.data_ptr(),
             logits_stride=logits.shape[1],
+            **dict(zip(("layer_stride", "row_stride", "head_stride"), cells.keys.stride(), strict=False)),
+            **{name: one.data_ptr() for name, one in zip(names, arrays, strict=True)},
         )
         if self._library.functions.lengthwise_run(self._opened, byref(fields)):
             raise torch.OutOfMemoryError(f"out of memory: the compiled pass has none for {len(row)} tokens")
@@ -186,20 +174,17 @@ class NativeDecoder(nn.Module):
     def _describe(self, decoder: Decoder) -> NetworkFields:
         spec = decoder.spec
         norm, rotations = self._tables[:2]
+        shared = ("heads", "kv_heads", "head_dim", "attention_scale", "embedding_scale")
         return NetworkFields(
+            **{name: getattr(spec, name) for name in shared},
             layers=len(self._layers),
             width=self.embed.shape[1],
-            heads=spec.heads,
-            kv_heads=spec.kv_heads,
-            head_dim=spec.head_dim,
             inner=self._inner,
             vocabulary=decoder.head.out_features,
             bf16_cells=self._dtype is torch.bfloat16,
             bf16_weights=self._weights is torch.bfloat16,
             offset=math.sqrt(spec.eps * self.embed.shape[1]),
             head_offset=math.sqrt(spec.eps * spec.head_dim),
-            attention_scale=spec.attention_scale,
-            embedding_scale=spec.embedding_scale,
             logits_scale=1 / spec.logits_divisor,
             layer=self._layers,
             head=self._matrix(decoder.head.weight, decoder.head.bias, self._bits and 8),
@@ -231,7 +216,8 @@ def _require_computed(decoder: Decoder, library: Library, weights: torch.dtype) 
         raise NotNative("its activation is not SiLU")
     if decoder.spec.head_dim % 2:
         raise NotNative("its heads are of an odd size")
-    if weights is not dtype and not all(torch.equal(one, one.to(weights).to(dtype)) for one in _matrices(decoder)):
+    matrices = [decoder.embeddings, *(one.weight for one in decoder.modules() if isinstance(one, nn.Linear))]
+    if weights is not dtype and not all(torch.equal(one, one.to(weights).to(dtype)) for one in matrices):
         raise NotNative(f"its weights are not exact in {str(weights).removeprefix('torch.')}")
 
 
@@ -258,10 +244,6 @@ PACKED = {8: _pack_int8, 4: _pack_int4}
 def _scaled(weight: Tensor) -> Tensor:
     """Weight (..., n) times sqrt(n): the compiled norm is x / hypot(|x|, sqrt(eps n)) times that."""
     return weight.float() * math.sqrt(weight.shape[-1])
-
-
-def _matrices(decoder: Decoder) -> list[Tensor]:
-    return [decoder.embeddings, *(one.weight for one in decoder.modules() if isinstance(one, nn.Linear))]
 
 
 def _pair_up(gate_up: Tensor, lanes: int) -> Tensor:
@@ -294,5 +276,4 @@ def _real_tokens(cells: KvCells, valid: Tensor | None, rows: int, new: int) -> t
         real = torch.arange(new) < torch.tensor(cells.counts)[:, None]
     else:
         real = torch.ones((rows, new), dtype=torch.bool)
-    row, place = real.nonzero().unbind(dim=1)
-    return row, place
+    return real.nonzero(as_tuple=True)

@@ -97,7 +97,6 @@ class Proxy:
         return next(self.network.parameters()).device
 
     def pack(self) -> Proxy:
-        """Ends training."""
         if self.device.type == "cpu":
             pack_encoder(self.network)
         return self

@@ -36,17 +36,14 @@ class ProxyTask(StrEnum):
 
     @property
     def cuts(self) -> tuple[float, ...]:
-        """None for ranking."""
         return {ProxyTask.BINARY: (0.5,), ProxyTask.RANKING: ()}.get(self, CUTS)
 
     @property
     def scores_classes(self) -> bool:
-        """Else one output."""
         return self in (ProxyTask.CLASSIFICATION, ProxyTask.BINARY)
 
     @property
     def wants_values(self) -> bool:
-        """Not classes."""
         return self in (ProxyTask.REGRESSION_L1, ProxyTask.REGRESSION_MSE, ProxyTask.RANKING)
 
 

@@ -54,10 +54,10 @@ def _(arena: KvArena) -> None:
     for row, (origin, length) in enumerate(zip(arena.origins, arena.lengths, strict=True)):
         own = arena.valid[row].nonzero().flatten().tolist()
         assert len(own) == length and own[0] == origin and own[-1] == arena.end - 1, f"row {row}"
-    for buffer in (arena.keys, arena.values):
+    for buffer in arena.buffers:
         assert buffer.dtype == arena.shape.dtype and buffer.device.type == arena.shape.device.type
         assert bool(torch.isfinite(buffer).all())
-    assert arena.keys.data_ptr() == arena._flat_keys.data_ptr()
+    assert arena.buffers[0].data_ptr() == arena._flat_keys.data_ptr()
     assert arena.valid.data_ptr() == arena._flat_valid.data_ptr()
 
 

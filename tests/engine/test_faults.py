@@ -69,8 +69,8 @@ class Poison:
             if self.decode == -1:
                 assert self.lifecycle is not None
                 for place in self.spoil([row.row_id for row in device_of(self.lifecycle).batch.rows], logits):
-                    store.keys[:, place, :, store.origins[place] : store.end] = math.nan
-                    store.values[:, place, :, store.origins[place] : store.end] = math.nan
+                    for buffer in store.buffers:
+                        buffer[:, place, :, store.origins[place] : store.end] = math.nan
         return logits
 
     def spoil(self, present: list[RowId], logits: Tensor) -> list[int]:
@@ -177,13 +177,13 @@ def test_a_fault_in_sampling_ends_the_rows_that_were_sampled(
     monkeypatch: pytest.MonkeyPatch,
     call: int,
 ) -> None:
-    failing, choose = FailsAt(call), sampling.choose
+    failing, choose = FailsAt(call), sampling.Chosen
 
     def choose_or_fail(*asked: Any) -> sampling.Chosen:
         failing.tick()
         return choose(*asked)
 
-    monkeypatch.setattr(sampling, "choose", choose_or_fail)
+    monkeypatch.setattr(sampling, "Chosen", choose_or_fail)
     lifecycle = lifecycle_of(tiny_model, tiny_text)
     lifecycle.table.admit(SPECS[:2])
     assert errors_of(finish(lifecycle)) == [0, 1]

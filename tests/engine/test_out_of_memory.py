@@ -87,7 +87,7 @@ def test_a_shortage_while_tokens_are_chosen_undoes_the_pass_and_changes_no_answe
     tiny_model: LoadedModel, tiny_text: Text, monkeypatch: pytest.MonkeyPatch, entry: Entry
 ) -> None:
     """It failed all rows of the pass, though a softmax over a large vocabulary needs memory too."""
-    choose = sampling.choose
+    choose = sampling.Chosen
 
     def run(hit: int) -> dict[RowId, list[int]]:
         calls = count()
@@ -97,7 +97,7 @@ def test_a_shortage_while_tokens_are_chosen_undoes_the_pass_and_changes_no_answe
                 raise RuntimeError("[enforce fail at alloc_cpu.cpp:117] DefaultCPUAllocator: can't allocate memory")
             return choose(*asked)
 
-        monkeypatch.setattr(sampling, "choose", choose_or_fail)
+        monkeypatch.setattr(sampling, "Chosen", choose_or_fail)
         lifecycle = lifecycle_of(tiny_model, tiny_text, capacity=200, rows=4, chunk=16)
         for one in SPECS:
             lifecycle.table.admit([one], BatchPolicy(entry=entry))

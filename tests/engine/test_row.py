@@ -81,15 +81,15 @@ def test_the_tokens_of_an_update_hold_the_end_token(tiny_text: Text, ids: dict[s
 
 def test_what_would_end_a_row_is_barred_until_it_has_its_least_tokens(tiny_text: Text, ids: dict[str, int]) -> None:
     row = row_of(tiny_text, min_tokens=2, stop_token_ids=(9,))
-    barred = [row.barred]
+    barred = [row.barred_at(row.step)]
     for letter in "abc":
         row.accept(Choice(ids[letter]))
-        barred.append(row.barred)
+        barred.append(row.barred_at(row.step))
     assert barred == [{END_TOKEN, 9}, {END_TOKEN, 9}, set(), set()]
 
 
 def test_an_ignored_end_token_is_not_barred(tiny_text: Text) -> None:
-    assert row_of(tiny_text, min_tokens=2, ignore_eos=True, stop_token_ids=(9,)).barred == {9}
+    assert row_of(tiny_text, min_tokens=2, ignore_eos=True, stop_token_ids=(9,)).barred_at(0) == {9}
 
 
 def test_the_first_token_after_the_least_may_end_the_row(tiny_text: Text, ids: dict[str, int]) -> None:
@@ -123,7 +123,7 @@ def test_a_replayed_row_has_its_length_whatever_the_model_says(
 
 def test_a_stop_token_does_not_end_a_replayed_row_and_is_not_barred(tiny_text: Text, ids: dict[str, int]) -> None:
     row = row_of(tiny_text, replay_tokens=3, stop_token_ids=(ids["b"],), min_tokens=2)
-    assert row.barred == set()
+    assert row.barred_at(0) == set()
     assert spell(row, ids, "abcd") == ("abc", STOP, None)
 
 

@@ -61,7 +61,10 @@ def _read_layer(layer: nn.Module, body: nn.Module, network: PreTrainedModel) -> 
     sized = [norm.weight.numel() for norm in head_norms] in ([], [head_dim] * 2)  # type: ignore[operator]
     _require(sized, "its queries and keys are normed otherwise than by heads")
     norms = [layer.get_submodule(name) for name in ("input_layernorm", "post_attention_layernorm")]
-    epsilons = {_epsilon(norm) for norm in (*norms, *head_norms, body.get_submodule("norm"))}
+    norms += [*head_norms, body.get_submodule("norm")]
+    told = all(hasattr(norm, "variance_epsilon") and set(norm._parameters) == {"weight"} for norm in norms)
+    _require(told, "its norms are of another kind")
+    epsilons = {float(norm.variance_epsilon) for norm in norms}  # type: ignore[arg-type]
     _require(len(epsilons) == 1, "its norms differ")
     heads = attention.get_submodule("o_proj").in_features // head_dim  # type: ignore[operator]
     groups = int(attention.num_key_value_groups)  # type: ignore[arg-type]
@@ -78,13 +81,6 @@ def _read_layer(layer: nn.Module, body: nn.Module, network: PreTrainedModel) -> 
 
 def _children(module: nn.Module) -> set[str]:
     return {name for name, child in module.named_children() if child.state_dict() or name == "rotary_emb"}
-
-
-def _epsilon(norm: nn.Module) -> float:
-    """Raises NotOfFamily."""
-    epsilon = getattr(norm, "variance_epsilon", None)
-    _require(epsilon is not None and set(norm._parameters) == {"weight"}, "its norms are of another kind")
-    return float(epsilon)  # type: ignore[arg-type]
 
 
 def _require(like: bool, departure: str) -> None:

@@ -84,7 +84,6 @@ class DecoderLayer(nn.Module):
     head_weight: Tensor | None
 
     def __init__(self, layer: nn.Module, spec: DecoderSpec, rotary: Rotary) -> None:
-        """Takes weights over."""
         super().__init__()
         self._spec = spec
         attention, mlp = layer.get_submodule("self_attn"), layer.get_submodule("mlp")
@@ -134,7 +133,6 @@ class DecoderLayer(nn.Module):
 
 
 def add_product(linear: nn.Linear | InferenceLinear, inputs: Tensor, residual: Tensor) -> Tensor:
-    """Fused if possible."""
     if isinstance(linear, PackedLinear):
         return linear.add_to(residual, inputs)
     return residual + linear.forward(inputs)
@@ -150,13 +148,10 @@ def norm_weight(norm: nn.Module) -> Tensor:
 def _fuse(parent: nn.Module, names: Sequence[str], fused: str) -> nn.Linear:
     parts = [_take(parent, name) for name in ((fused,) if hasattr(parent, fused) else names)]
     whole = torch.cat([part.weight.detach() for part in parts])
-    biases: list[Tensor | None] = [part.bias for part in parts]
-    if not any(bias is not None for bias in biases):
+    if all(part.bias is None for part in parts):
         return _linear_of(whole, None)
-    zeros = [part.weight.new_zeros(part.out_features) for part in parts]
-    return _linear_of(
-        whole, torch.cat([zero if bias is None else bias for bias, zero in zip(biases, zeros, strict=True)])
-    )
+    biases = [part.weight.new_zeros(part.out_features) if part.bias is None else part.bias for part in parts]
+    return _linear_of(whole, torch.cat(biases))
 
 
 def _reorder_heads(qkv: nn.Linear, spec: DecoderSpec, order: Sequence[int] | None) -> None:

@@ -105,7 +105,7 @@ def test_memory_is_given_back_after_a_shortage_with_graphs(cuda_model: LoadedMod
 
     model = faulty(cuda_model, shortage)
     arena = KvArena(model.kv, 600, max_rows=8, by_token=True)
-    size = 2 * arena.keys.nbytes
+    size = 2 * arena.buffers[0].nbytes
     graphs = DecodeGraphs(model, arena, gather_attention)
     graphs.prepare()
     batch = RunningBatch(model, arena, headroom=0, graphs=graphs)

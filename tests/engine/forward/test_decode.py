@@ -30,7 +30,7 @@ from engine.messages import BatchPolicy, Entry, FinishReason, Overflow, RowId, R
 from engine.row import Choice, Row
 from engine.sampling import sampler as sampling
 from engine.sampling.params import Grammar, GrammarKind
-from engine.sampling.sampler import Unread, choose, sample
+from engine.sampling.sampler import Chosen, Unread, sample
 from engine.sampling.table import SamplingTable
 from engine.torch_device import TorchDevice
 from engine.transfer import Fetch
@@ -169,9 +169,9 @@ def watched(tiny_model: LoadedModel, tiny_text: Text, monkeypatch: pytest.Monkey
     log: list[str] = []
     init, read = sampling.Chosen.__init__, sampling.Chosen.read
 
-    def noted_init(self: sampling.Chosen, table: SamplingTable, *more: Any) -> None:
-        log.append(f"launch {len(table.rows)}")
-        init(self, table, *more)
+    def noted_init(self: sampling.Chosen, table: SamplingTable, rows: list[Row], *more: Any) -> None:
+        log.append(f"launch {len(rows)}")
+        init(self, table, rows, *more)
 
     def noted_read(self: sampling.Chosen) -> list[Any]:
         log.append("read")
@@ -240,7 +240,7 @@ def test_a_row_that_computes_nan_fails_alone_and_none_of_it_stays(watched: Watch
         if isinstance(store, KvArena):
             for place, row in enumerate(holder[0].device.batch.rows if holder else ()):
                 if row.row_id == 1 and store.lengths[place] == 8:
-                    store.keys[:, place, :, store.end - 1] = math.nan
+                    store.buffers[0][:, place, :, store.end - 1] = math.nan
                     logits[place] = math.nan
         return logits
 
@@ -314,7 +314,7 @@ def test_tokens_that_the_host_lacks_count_as_those_that_it_has(
         row._said = None
     unread = Unread(torch.tensor(newest), frozenset(range(1, len(rows), 2)))
     with Waits() as waits:
-        chosen = choose(rows, logits.clone(), unread)
+        chosen = Chosen(SamplingTable(), rows, logits.clone(), unread)
     assert waits.found == []
     assert chosen.read() == expected
 
@@ -323,7 +323,7 @@ def test_a_draw_that_the_device_could_not_settle_is_made_anew_by_the_host(tiny_t
     """More such rows than a part of the batch: the token on the device is then not the row's."""
     rows = [row_of(tiny_text, temperature=1.0, top_p=0.9, seed=seed, logprobs=1) for seed in range(24)]
     logits = logits_of(24, 5000, 0, flat=True)
-    chosen = choose(rows, logits.clone(), Unread(torch.empty(0)))
+    chosen = Chosen(SamplingTable(), rows, logits.clone(), Unread(torch.empty(0)))
     found = chosen.read()
     assert chosen.redrawn and found == sample(rows, logits.clone())
     assert [one.token_id for one in found if isinstance(one, Choice)] != chosen.tokens.tolist()
@@ -335,16 +335,16 @@ def test_a_step_that_was_fed_a_token_drawn_anew_is_undone(
     """As if the device had been wrong in every third step."""
     jobs = [spec(row_id, max_tokens=14, temperature=1.0, top_p=0.9, seed=row_id) for row_id in range(3)]
     expected = tokens_of(finish(watched(*jobs)[0]))
-    choosing, calls = sampling.choose, iter(range(1000))
+    calls = iter(range(1000))
 
-    def choose_wrong(rows: list[Row], logits: Tensor, unread: Unread | None = None, *more: Any) -> sampling.Chosen:
-        chosen = choosing(rows, logits, unread, *more)
-        if unread is not None and next(calls) % 3 == 1:
+    def choose_wrong(*asked: Any) -> Chosen:
+        chosen = Chosen(*asked)
+        if asked[-1] is not None and next(calls) % 3 == 1:
             chosen.tokens = (chosen.tokens + 1) % 300
             chosen.redrawn = True
         return chosen
 
-    monkeypatch.setattr(sampling, "choose", choose_wrong)
+    monkeypatch.setattr(sampling, "Chosen", choose_wrong)
     assert tokens_of(finish(watched(*jobs)[0])) == expected
 
 

@@ -273,7 +273,7 @@ def test_preparing_leaves_nothing_that_a_row_could_read(tiny_model: LoadedModel,
     lifecycle = with_graphs(tiny_model, tiny_text, 1024, 4)
     check(lifecycle.table)
     arena = device_of(lifecycle).batch.arena
-    assert not arena.valid.any() and not arena.keys.any() and not arena.values.any()
+    assert not arena.valid.any() and not arena.buffers[0].any() and not arena.buffers[1].any()
 
 
 def test_a_step_that_fails_leaves_the_batch_as_it_was(tiny_model: LoadedModel, tiny_text: Text) -> None:

@@ -208,7 +208,7 @@ class ArenaMachine(RuleBasedStateMachine):
         self.arena = KvArena(SHAPE, 60, max_rows=5)
         self.rows: list[list[float]] = []
         self.fresh = 0
-        self.addresses = (self.arena.keys.data_ptr(), self.arena.values.data_ptr())
+        self.addresses = (self.arena.buffers[0].data_ptr(), self.arena.buffers[1].data_ptr())
 
     def mark(self) -> float:
         self.fresh += 1
@@ -299,7 +299,7 @@ class ArenaMachine(RuleBasedStateMachine):
     @invariant()
     def holds_exactly_the_rows_of_the_model(self) -> None:
         check(self.arena)
-        assert (self.arena.keys.data_ptr(), self.arena.values.data_ptr()) == self.addresses
+        assert (self.arena.buffers[0].data_ptr(), self.arena.buffers[1].data_ptr()) == self.addresses
         assert [marks(self.arena.extract(place)) for place in range(self.arena.live)] == self.rows
 
 
@@ -318,7 +318,7 @@ class ByTokenMachine(ArenaMachine):
     def __init__(self) -> None:
         super().__init__()
         self.arena = KvArena(SHAPE, 60, max_rows=5, by_token=True)
-        self.addresses = (self.arena.keys.data_ptr(), self.arena.values.data_ptr())
+        self.addresses = (self.arena.buffers[0].data_ptr(), self.arena.buffers[1].data_ptr())
 
     @invariant()
     def rows_without_holes_are_runs(self) -> None:
