@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import KW_ONLY, dataclass, field
 from functools import partial
 from typing import Any
 
@@ -20,34 +21,27 @@ from engine.messages import Command, Deliver, ExecutorDied, ExecutorHealth, Exec
 log = logging.getLogger(__name__)
 
 
+@dataclass(eq=False)
 class Executor:
     """Thread-safe."""
 
-    def __init__(
-        self,
-        info: ExecutorInfo,
-        lifecycle: Lifecycle[Any],
-        deliver: Deliver,
-        *,
-        threads: int | None = None,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        """`threads`: of a CPU's kernels. `clock` returns seconds, for the device's health."""
-        self.info = info
-        self._lifecycle = lifecycle
-        self._table = lifecycle.table
-        self._deliver = deliver
-        self._clock = clock
-        self._torch_threads = threads
-        self._inbox: queue.SimpleQueue[Command] = queue.SimpleQueue()
-        self._turns = 0
-        self._shape = lifecycle.table.shape()  # as last reported
-        self._health = DeviceHealth()
-        # changes around every turn, to detect hangs
-        self.beat = 0
-        self._running = True
-        self._worn = False
-        self._thread = threading.Thread(target=self._run, name=f"executor-{info.index}", daemon=True)
+    info: ExecutorInfo
+    lifecycle: Lifecycle[Any]
+    deliver: Deliver
+    _: KW_ONLY
+    threads: int | None = None  # of a CPU's kernels
+    clock: Callable[[], float] = time.monotonic  # seconds, for the device's health
+    beat: int = 0  # changes around every turn, to detect hangs
+    _inbox: queue.SimpleQueue[Command] = field(default_factory=queue.SimpleQueue)
+    _health: DeviceHealth = field(default_factory=DeviceHealth)
+    _turns: int = 0
+    _running: bool = True
+    _worn: bool = False
+
+    def __post_init__(self) -> None:
+        self._table = self.lifecycle.table
+        self._shape = self._table.shape()  # as last reported
+        self._thread = threading.Thread(target=self._run, name=f"executor-{self.info.index}", daemon=True)
 
     @property
     def alive(self) -> bool:
@@ -92,8 +86,8 @@ class Executor:
         self._worn = False
         try:
             # settings of each thread
-            if self._torch_threads is not None:
-                torch.set_num_threads(self._torch_threads)
+            if self.threads is not None:
+                torch.set_num_threads(self.threads)
             if self.info.device.startswith("cuda"):
                 torch.cuda.set_device(self.info.device)
             with torch.inference_mode():
@@ -102,14 +96,14 @@ class Executor:
         except BaseException as error:
             self._running = False
             log.exception("executor %d died", self.info.index)
-            self._deliver(ExecutorDied(self.info.index, f"{type(error).__name__}: {error}", self._table.salvage()))
+            self.deliver(ExecutorDied(self.info.index, f"{type(error).__name__}: {error}", self._table.salvage()))
 
     def _loop_once(self) -> None:
         self._take_commands()
         self.beat += 1
         if not self._running:
             return
-        now, health, lifecycle = self._clock(), self._health, self._lifecycle
+        now, health, lifecycle = self.clock(), self._health, self.lifecycle
         if health.may_grow(now) and self._table.closed is None:
             self._report_moves(partial(lifecycle.grow, 2 * lifecycle.capacity))
             health.note_growth(now, lifecycle.capacity)
@@ -125,7 +119,7 @@ class Executor:
         idle = self._table.idle
         due = self._health.wakes_at(idle=idle)
         try:
-            self._carry_out(self._inbox.get(timeout=None if due is None else max(0.0, due - self._clock())))
+            self._carry_out(self._inbox.get(timeout=None if due is None else max(0.0, due - self.clock())))
             while True:
                 self._carry_out(self._inbox.get_nowait())
         except queue.Empty:
@@ -139,14 +133,14 @@ class Executor:
 
     def _turn(self) -> None:
         begin = time.perf_counter()
-        self._lifecycle.turn()
+        self.lifecycle.turn()
         self._turns += 1
         self.beat += 1
-        self._worn = self._lifecycle.short and self.info.device == "cpu"
-        lost, failures = self._lifecycle.lost, max(self._lifecycle.failures.values())
-        self._health.note_turn(self._clock(), short=self._lifecycle.short)
+        self._worn = self.lifecycle.short and self.info.device == "cpu"
+        lost, failures = self.lifecycle.lost, max(self.lifecycle.failures.values())
+        self._health.note_turn(self.clock(), short=self.lifecycle.short)
         self._report(time.perf_counter() - begin)
-        if self._health.is_suspect(failures, self._lifecycle.capacity, lost=lost):
+        if self._health.is_suspect(failures, self.lifecycle.capacity, lost=lost):
             self._report_moves(self._table.hand_back_all)
             self._prove()
 
@@ -156,19 +150,19 @@ class Executor:
         self._report(0.0)
 
     def _prove(self) -> None:
-        if self._lifecycle.capacity < FIRST_CAPACITY:
-            self._lifecycle.grow(FIRST_CAPACITY)
-        before, enough = self._health.fault, self._lifecycle.capacity >= LEAST_CAPACITY
-        error = self._lifecycle.prove(self._show_life) if enough else "there is no memory"
+        if self.lifecycle.capacity < FIRST_CAPACITY:
+            self.lifecycle.grow(FIRST_CAPACITY)
+        before, enough = self._health.fault, self.lifecycle.capacity >= LEAST_CAPACITY
+        error = self.lifecycle.prove(self._show_life) if enough else "there is no memory"
         self._worn = error is not None and self.info.device == "cpu"
-        self._health.note_proof(self._clock(), error)
+        self._health.note_proof(self.clock(), error)
         if (error is None) is (before is None):
             return
         if error is None:
             log.warning("executor %d has proved itself, and takes rows again", self.info.index)
         else:
             log.error("executor %d takes no rows until its device has proved itself: %s", self.info.index, error)
-        self._deliver(ExecutorHealth(self.info.index, error))
+        self.deliver(ExecutorHealth(self.info.index, error))
 
     def _show_life(self) -> None:
         self.beat += 1
@@ -182,4 +176,4 @@ class Executor:
     def _report(self, seconds: float) -> None:
         report = self._table.report(self.info.index, self._turns, seconds)
         self._shape = report.shape
-        self._deliver(report)
+        self.deliver(report)

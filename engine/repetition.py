@@ -14,16 +14,11 @@ LEAST_TIMES = 4
 class RepetitionDetector:
     """Constant time and memory a token."""
 
-    def __init__(
-        self, longest_period: int = LONGEST_PERIOD, least_tokens: int = LEAST_TOKENS, least_times: int = LEAST_TIMES
-    ) -> None:
-        self._least_tokens = least_tokens
-        self._least_times = least_times
-        self._newest: deque[int] = deque(maxlen=longest_period)  # newest first
+    def __init__(self) -> None:
+        self._newest: deque[int] = deque(maxlen=LONGEST_PERIOD)  # newest first
         self._agreeing: dict[int, int] = {}  # period -> tokens equal to those a period earlier
 
     def push(self, token_id: int) -> bool:
-        """Whether it repeats now."""
         before = self._agreeing
         self._agreeing = {
             period: before.get(period, 0) + 1
@@ -32,6 +27,5 @@ class RepetitionDetector:
         }
         self._newest.appendleft(token_id)
         return any(
-            period + agreeing >= max(self._least_tokens, self._least_times * period)
-            for period, agreeing in self._agreeing.items()
+            period + agreeing >= max(LEAST_TOKENS, LEAST_TIMES * period) for period, agreeing in self._agreeing.items()
         )

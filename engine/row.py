@@ -100,16 +100,9 @@ class Row(DeviceRow):
             self._said.add(token)
         text, reason, stop_reason = self._read(token)
         self.ended = reason is not None
-        return RowUpdate(
-            row_id=self.row_id,
-            token_ids=(token,),
-            text=text,
-            logprobs=() if choice.logprob is None else (choice.logprob,),
-            prompt_logprobs=self.prompt_logprobs if self.step == 1 else None,
-            cached_prompt=self.cached_prompt if self.step == 1 else 0,
-            finish_reason=reason,
-            stop_reason=stop_reason,
-        )
+        logprobs = () if choice.logprob is None else (choice.logprob,)
+        prompt, cached = (self.prompt_logprobs, self.cached_prompt) if self.step == 1 else (None, 0)
+        return RowUpdate(self.row_id, (token,), text, logprobs, prompt, reason, stop_reason, cached_prompt=cached)
 
     def _read(self, token_id: int) -> tuple[str, FinishReason | None, str | int | None]:
         may_stop = self.step > self.sampling.min_tokens

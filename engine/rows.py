@@ -62,17 +62,9 @@ class RowTable(Generic[RowT]):
         return handed_back
 
     def report(self, executor: int, step: int, seconds: float) -> StepReport:
-        return StepReport(
-            executor,
-            step,
-            tuple(self.updates),
-            self.shape(),
-            seconds,
-            begun=self.begun,
-            handed_back=self.take_handed_back(),
-            tally=self.tally,
-            swapped_out=self.swapped_out,
-        )
+        updates, back = tuple(self.updates), self.take_handed_back()
+        shape, swapped = self.shape(), self.swapped_out
+        return StepReport(executor, step, updates, shape, seconds, self.begun, back, self.tally, swapped)
 
     def carry_out(self, command: Admit | Pause | Cancel) -> None:
         match command:
@@ -188,13 +180,14 @@ class RowTable(Generic[RowT]):
 
     def fail(self, rows: Iterable[RowT], error: Exception) -> None:
         failed, by_client = [row for row in rows if not row.ended], is_by_client(error)
-        known = isinstance(error, RowFault)
-        said = str(error) if known else f"the engine failed on this request ({type(error).__name__})"
+        said = (
+            str(error) if isinstance(error, RowFault) else f"the engine failed on this request ({type(error).__name__})"
+        )
         if failed:
             level = logging.INFO if by_client else logging.ERROR
             log.log(level, "rows failed: %s", error, exc_info=not by_client and error)
         for row in failed:
-            self.remove(row, wipe=known and error.wipe)
+            self.remove(row, wipe=isinstance(error, RowFault) and error.wipe)
             end = FinishReason.ERROR
             self.updates.append(RowUpdate(row.row_id, finish_reason=end, error=said, by_client=by_client))
 

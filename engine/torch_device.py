@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import KW_ONLY, dataclass
 
 import torch
 
@@ -25,30 +26,25 @@ from models.text import Text
 log = logging.getLogger(__name__)
 
 
+@dataclass(eq=False)
 class TorchDevice:
-    def __init__(
-        self,
-        model: LoadedModel,
-        text: Text,
-        batch: RunningBatch,
-        max_prefill_tokens: int,
-        grammars: Grammars | None = None,
-        prefixes: PrefixCache[RowKv] | None = None,
-        *,
-        ahead: bool | None = None,
-    ) -> None:
-        """`ahead`; None: on CUDA."""
-        self._model = model
-        self._text = text
-        self.max_prefill_tokens = max_prefill_tokens
+    model: LoadedModel
+    text: Text
+    batch: RunningBatch
+    max_prefill_tokens: int
+    grammars: Grammars | None = None
+    prefixes: PrefixCache[RowKv] | None = None
+    _: KW_ONLY
+    ahead: bool | None = None  # None: on CUDA
+    prefill: Prefill | None = None
+
+    def __post_init__(self) -> None:
+        text, model, device = self.text, self.model, self.model.device
         width = max(text.vocab_size, model.vocab_size)
-        self._grammars = Grammars(text.to_json, width, model.end_token_ids) if grammars is None else grammars
-        self._prefixes = prefixes
-        self._blocks = DeviceBlocks(model.device)
-        self._stream = PrefillStream(model.device)
-        self.batch = batch
-        self._decode = Decode(batch, model.device, ahead=model.device.type == "cuda" if ahead is None else ahead)
-        self.prefill: Prefill | None = None
+        self._grammars = Grammars(text.to_json, width, model.end_token_ids) if self.grammars is None else self.grammars
+        self._blocks = DeviceBlocks(device)
+        self._stream = PrefillStream(device)
+        self._decode = Decode(self.batch, device, ahead=device.type == "cuda" if self.ahead is None else self.ahead)
 
     @property
     def prefilling(self) -> Sequence[Row]:
@@ -57,13 +53,13 @@ class TorchDevice:
     def new_row(self, spec: RowSpec) -> Row:
         grammar = spec.sampling.grammar
         matcher = None if grammar is None else Matcher(self._grammars, grammar)
-        return Row(spec, self._text, self._model.end_token_ids, matcher)
+        return Row(spec, self.text, self.model.end_token_ids, matcher)
 
     def kept_prefix(self, row: Row) -> int:
-        return 0 if self._prefixes is None else self._prefixes.length(row.tokens, row.cache_scope)
+        return 0 if self.prefixes is None else self.prefixes.length(row.tokens, row.cache_scope)
 
     def kv_bytes(self, row: Row) -> int:
-        return row.cached_tokens * self._model.kv.bytes_per_token
+        return row.cached_tokens * self.model.kv.bytes_per_token
 
     def insert(self, row: Row, *, lasting: bool) -> None:
         assert row.kv is not None, "a row joins with its K and V"
@@ -112,7 +108,7 @@ class TorchDevice:
         try:
             with self._refusing(), self._stream.working():
                 if self.prefill is None:
-                    self.prefill = Prefill(self._model, rows, self._prefixes, self._blocks)
+                    self.prefill = Prefill(self.model, rows, self.prefixes, self._blocks)
                 self.prefill.launch(self.max_prefill_tokens)
         except Exception:
             self.prefill = None

@@ -5,19 +5,17 @@ the real ones, the tokens those of a filler, as many as allowed.
 import ctypes
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 import msgspec
 import torch
 
 from engine.device import Action, RowFault, StepOutcome
-from engine.kv.prefix_cache import PrefixCache
 from engine.messages import RowSpec, RowUpdate, StepStats
 from engine.row import Choice, Row
 from engine.sampling.table import SamplingTable
-from engine.simulated.batch import SimulatedBatch, SimulatedKv, SimulatedRow
+from engine.simulated.batch import SimulatedRow
 from engine.simulated.device import SimulatedDevice
-from engine.simulated.machine import Cost
 from models.text import Text
 
 CPU = torch.device("cpu")
@@ -51,33 +49,26 @@ class VirtualRow(SimulatedRow):
         return msgspec.structs.replace(others[-1], token_ids=ids, text=text, cached_prompt=first.cached_prompt)
 
 
+@dataclass(eq=False, kw_only=True)
 class VirtualDevice(SimulatedDevice):
     """Steps are launched ahead, as on a GPU."""
 
-    def __init__(
-        self,
-        name: str,
-        batch: SimulatedBatch,
-        cost: Cost,
-        max_prefill_tokens: int,
-        prefixes: PrefixCache[SimulatedKv] | None = None,
-        *,
-        text: Text,
-        clock: Callable[[], float] = time.perf_counter,
-        sleep: Callable[[float], None] = time.sleep,
-    ) -> None:
-        super().__init__(batch, cost, max_prefill_tokens, prefixes)
-        self._text = text
-        filler = f"{name} takes time and computes nothing: this text is filler. "
-        self._tokens = text.encode(filler, add_special_tokens=False)
-        self._table = SamplingTable()
-        self._clock, self._sleep = clock, sleep
-        self._read_at = 0.0  # time
-        self._stepped_at = 0.0  # time
-        self._sleeps_well = False
+    name: str
+    text: Text
+    clock: Callable[[], float] = time.perf_counter
+    sleep: Callable[[float], None] = time.sleep
+    _table: SamplingTable = field(default_factory=SamplingTable)
+    _read_at: float = 0.0  # time
+    _stepped_at: float = 0.0  # time
+    _sleeps_well: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        filler = f"{self.name} takes time and computes nothing: this text is filler. "
+        self._tokens = self.text.encode(filler, add_special_tokens=False)
 
     def new_row(self, spec: RowSpec) -> VirtualRow:
-        return VirtualRow(spec, self._text, self._tokens)
+        return VirtualRow(spec, self.text, self._tokens)
 
     def insert(self, row: SimulatedRow, *, lasting: bool) -> None:
         if not self.batch.rows:  # rows gone
@@ -86,7 +77,7 @@ class VirtualDevice(SimulatedDevice):
 
     def launch_chunk(self, rows: Sequence[SimulatedRow]) -> StepStats:
         """Delays the step beside it by its own time."""
-        launched, now = super().launch_chunk(rows), self._clock()
+        launched, now = super().launch_chunk(rows), self.clock()
         seconds = self.work(Action.PREFILL, (), 1).seconds
         self._read_at = now + seconds
         if self._stepped_at > now:
@@ -129,14 +120,14 @@ class VirtualDevice(SimulatedDevice):
         return StepOutcome(updates, tally=replace(tally, generated=len(updates)))
 
     def _begin(self, action: Action, entering: Sequence[SimulatedRow] = ()) -> None:
-        self._stepped_at = max(self._clock(), self._stepped_at) + self.work(action, entering, 1).seconds
+        self._stepped_at = max(self.clock(), self._stepped_at) + self.work(action, entering, 1).seconds
 
     def _sleep_until(self, end: float) -> None:
         if not self._sleeps_well:  # by thread
             ctypes.CDLL(None).prctl(PR_SET_TIMERSLACK, 1, 0, 0, 0)
             self._sleeps_well = True
-        while (left := end - self._clock()) > 0:
-            self._sleep(left)
+        while (left := end - self.clock()) > 0:
+            self.sleep(left)
 
     def _look(self) -> list[RowUpdate]:
         rows = [row for row in self.batch.rows if row.reported < row.total]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from sentence_transformers import SentenceTransformer
 from models.catalog.catalog import EMBEDDER_MAX_TOKENS
 from models.errors import CatalogError, translate_failures
 from models.network.packing import pack_encoder
+from models.recent import Recent
 
 BATCH = 8  # texts in a pass; more are no faster on a CPU
 
@@ -27,7 +27,7 @@ class Embedder:
 
     def __init__(self, network: SentenceTransformer) -> None:
         self._network = network
-        self._known: OrderedDict[str, NDArray[np.float32]] = OrderedDict()
+        self._known = Recent[str, NDArray[np.float32]](REMEMBERED)
 
     @classmethod
     def load(cls, folder: Path, *, max_tokens: int = EMBEDDER_MAX_TOKENS) -> Embedder:
@@ -58,10 +58,8 @@ class Embedder:
         return int(self._network.get_embedding_dimension() or 0)
 
     def tokenize(self, texts: Sequence[str]) -> list[list[int]]:
-        """With marks and default prompt."""
         prompt = self._network.prompts.get(self._network.default_prompt_name or "") or ""
-        found: list[list[int]] = self._network.tokenizer([prompt + text for text in texts])["input_ids"]
-        return found
+        return list(self._network.tokenizer([prompt + text for text in texts])["input_ids"])
 
     def encode_ids(self, ids: Sequence[Sequence[int]], dimensions: int | None = None) -> NDArray[np.float32]:
         """(n, dim) in one pass, with sentence-transformers' `truncate_dim` and `normalize_embeddings`."""
@@ -73,18 +71,10 @@ class Embedder:
         return np.asarray(embeddings.numpy(), dtype=np.float32)
 
     def encode(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """(n, dim)."""
-        fresh = [text for text in dict.fromkeys(texts) if text not in self._known]
-        if fresh:
-            self._known.update(zip(fresh, self._embed(fresh), strict=True))
-        found = np.stack([self._known[text] for text in texts])
-        for text in texts:
-            self._known.move_to_end(text)
-        while len(self._known) > REMEMBERED:
-            self._known.popitem(last=False)
-        return found
-
-    def _embed(self, texts: list[str]) -> NDArray[np.float32]:
-        with torch.inference_mode():
-            embeddings = self._network.encode(texts, batch_size=BATCH, show_progress_bar=False, convert_to_numpy=True)
-        return np.asarray(embeddings, dtype=np.float32)
+        found = {text: self._known[text] for text in texts if text in self._known}
+        if fresh := [text for text in dict.fromkeys(texts) if text not in found]:
+            with torch.inference_mode():
+                new = self._network.encode(fresh, batch_size=BATCH, show_progress_bar=False, convert_to_numpy=True)
+            found |= zip(fresh, np.asarray(new, dtype=np.float32), strict=True)
+        self._known.update(found)
+        return np.stack([found[text] for text in texts])

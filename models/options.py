@@ -166,9 +166,12 @@ def _write(value: object) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-@cache
 def options_of(group: type) -> tuple[Option, ...]:
-    """Inherited first."""
+    return _read_options(group)
+
+
+@cache
+def _read_options(group: type) -> tuple[Option, ...]:
     bases = [one for one in reversed(group.__mro__) if dataclasses.is_dataclass(one)]
     texts = {
         name: text for one in bases for name, text in _read_docstrings(one.__module__).get(one.__name__, {}).items()

@@ -10,7 +10,7 @@ from math import inf
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from rich.progress import Task, TaskID
+    from rich.progress import TaskID
 
 REDRAW = 0.5  # seconds
 
@@ -85,13 +85,10 @@ class Bars:
             self._told = now
             self._progress.refresh()
             if self._lines:
-                self.say(_describe(next(one for one in self._progress.tasks if one.id == task)))
-
-
-def _describe(part: Task) -> str:
-    of = "" if part.total is None else f" of {part.total:.0f}"
-    note = part.fields["note"]
-    return f"{part.description}: {part.completed:.0f}{of}" + (note and f", {note}")
+                part = next(one for one in self._progress.tasks if one.id == task)
+                of = "" if part.total is None else f" of {part.total:.0f}"
+                note = part.fields["note"] and f", {part.fields['note']}"
+                self.say(f"{part.description}: {part.completed:.0f}{of}{note}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -75,24 +75,19 @@ class TextMemory:
         for text in texts:
             places = [0, *(found.start() for found in self._marks.finditer(text)), len(text)]
             cut.append([text[begin:end] for begin, end in zip(places, places[1:], strict=False) if begin < end])
+        asked = dict.fromkeys(piece for pieces in cut for piece in pieces)
         with self._lock:
-            known = {piece: self._known.get((scope, piece)) for pieces in cut for piece in pieces}
-            for piece, found in known.items():
-                if found is not None:
-                    self._known.move_to_end((scope, piece))
-        new = [piece for piece, found in known.items() if found is None]
+            known = {piece: self._known[scope, piece] for piece in asked if (scope, piece) in self._known}
+            for piece in known:
+                self._known.move_to_end((scope, piece))
+        new = [piece for piece in asked if piece not in known]
         for piece, encoding in zip(new, self._encode(new) if new else (), strict=True):
             starts, ends = zip(*encoding.offsets, strict=True) if encoding.ids else ((), ())
             known[piece] = EncodedPiece(piece, *(array("I", part) for part in (encoding.ids, starts, ends)))
         with self._lock:
             for piece in new:
-                self._remember(scope, known[piece])
-        return [JoinedEncoding([one for piece in pieces if (one := known[piece]) is not None]) for pieces in cut]
-
-    def _remember(self, scope: str, piece: EncodedPiece | None) -> None:
-        if piece is None or (scope, piece.text) in self._known:
-            return
-        self._known[scope, piece.text] = piece
-        self._bytes += piece.bytes
-        while self._bytes > self._most:
-            self._bytes -= self._known.popitem(last=False)[1].bytes
+                if self._known.setdefault((scope, piece), known[piece]) is known[piece]:
+                    self._bytes += known[piece].bytes
+            while self._bytes > self._most:
+                self._bytes -= self._known.popitem(last=False)[1].bytes
+        return [JoinedEncoding([known[piece] for piece in pieces]) for pieces in cut]

@@ -1,7 +1,5 @@
 """Monotonic time in seconds."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import time

@@ -26,7 +26,6 @@ def remaining_length(request: Request, typical: float | None = None) -> float:
 
 
 def work_left(request: Request) -> float:
-    """In generated tokens."""
     return remaining_length(request) + PROMPT_TOKEN * request.unread
 
 

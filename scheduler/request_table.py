@@ -241,7 +241,8 @@ class RequestTable:
                 observer.on_first_token(request, now)
         if update.finish_reason is not None:
             self._leave(request)
-            self.end(request, _outcome(update), update.finish_reason)
+            failed = update.finish_reason is FinishReason.ERROR
+            self.end(request, State.FAILED if failed else State.FINISHED, update.finish_reason)
 
     def _send_held(self, assignment: Assignment) -> None:
         for request, update in list(assignment.held.items()):
@@ -283,7 +284,3 @@ class RequestTable:
         for request in requests:
             self._batcher.discard(request)
             self.fail(request, message, failure)
-
-
-def _outcome(update: RowUpdate) -> State:
-    return State.FAILED if update.finish_reason is FinishReason.ERROR else State.FINISHED

@@ -85,7 +85,6 @@ class TokenStream:
         self._oldest = 0.0
 
     def put(self, update: RowUpdate) -> None:
-        """Never blocks."""
         if not self._backlog:
             self._oldest = self._wakeups.made
         self._backlog.append(update)

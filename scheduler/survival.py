@@ -13,4 +13,4 @@ def survival(values: NDArray[np.floating], cut: NDArray[np.bool_], unseen: int =
     order = np.lexsort((cut, values))  # ties: whole ones first
     at_risk = np.arange(len(values), 0, -1) + unseen
     factors = np.where(cut[order], 1.0, 1 - 1 / at_risk)
-    return values[order].astype(np.float64), np.cumprod(factors)
+    return values[order].astype(np.float64), np.cumprod(factors, dtype=np.float64)

@@ -87,6 +87,11 @@ def tiny_text(tiny_folder: Path) -> Text:
 
 
 @pytest.fixture(scope="session")
+def net(tiny_model: LoadedModel, tiny_text: Text) -> tiny.Net:
+    return tiny.Net(tiny_model, tiny_text)
+
+
+@pytest.fixture(scope="session")
 def tiny_reference(tiny_folder: Path) -> Reference:
     return Reference(tiny_folder)
 

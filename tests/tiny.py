@@ -1,10 +1,14 @@
 """A tiny random model with a byte-level tokenizer, written to a folder: a real checkpoint that takes milliseconds."""
 
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+from models.network.loader import LoadedModel
+from models.text import Text
 
 PAD, START, END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
 PAD_ID, START_ID, END_ID = range(3)
@@ -17,6 +21,11 @@ CORPUS = (
     "def add(left, right):\n    return left + right\n"
     "你好，世界。今天天气很好。 😀 👩‍👩‍👧‍👦 مرحبا\n"
 )
+
+
+class Net(NamedTuple):
+    model: LoadedModel
+    text: Text
 
 
 def build(folder: Path, *, context: int = 512, seed: int = 0, intermediate: int = 64) -> Path:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import KW_ONLY, dataclass, field
 
 import torch
 from torch import Tensor
@@ -16,19 +17,18 @@ from engine.transfer import send
 from models.network.loader import LoadedModel
 
 
+@dataclass(eq=False)
 class RunningBatch:
     """Row i of the list is row i of the arena."""
 
-    def __init__(
-        self, model: LoadedModel, arena: KvArena, *, headroom: int = HEADROOM, graphs: DecodeGraphs | None = None
-    ) -> None:
-        self._model = model
-        self._headroom = headroom
-        self._graphs = graphs
-        self.arena = arena
-        self.ahead = 0  # steps under way when rows come and go
-        self.rows: list[Row] = []
-        self.joined: set[Row] = set()  # since the latest step
+    model: LoadedModel
+    arena: KvArena
+    _: KW_ONLY
+    headroom: int = HEADROOM
+    graphs: DecodeGraphs | None = None
+    ahead: int = 0  # steps under way when rows come and go
+    rows: list[Row] = field(default_factory=list)
+    joined: set[Row] = field(default_factory=set)  # since the latest step
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -70,8 +70,8 @@ class RunningBatch:
         """
         with self._open(self._next_view()):
             logits = None
-            if self._graphs is not None:
-                logits = self._graphs.step([row.last_token for row in self.rows] if fed is None else fed)
+            if self.graphs is not None:
+                logits = self.graphs.step([row.last_token for row in self.rows] if fed is None else fed)
             if logits is None:
                 logits = self._forward([(row.last_token,) for row in self.rows], fed)
         self.joined.clear()
@@ -111,7 +111,7 @@ class RunningBatch:
         """Logits (rows, vocab) at each row's newest token; `fed` is end-aligned. Ended rows in their slots may
         outgrow the context.
         """
-        device, width, most = self._model.device, max(len(part) for part in fed), self._model.context_length
+        device, width, most = self.model.device, max(len(part) for part in fed), self.model.context_length
         ends = [min(length, most) for length in self.arena.lengths]
         places = [range(end - len(part), end) for part, end in zip(fed, ends, strict=True)]
         inputs = [[[0] * (width - len(part)) + list(part) for part in side] for side in (fed, places)]
@@ -119,7 +119,7 @@ class RunningBatch:
         tokens = tokens if newest is None else newest[:, None]
         rows = torch.arange(len(fed), device=device)
         select = rows, torch.full_like(rows, width - 1)
-        return self._model.forward(tokens, positions, self.arena.mask(width), self.arena, select)
+        return self.model.forward(tokens, positions, self.arena.mask(width), self.arena, select)
 
     def can_step(self) -> bool:
         return self._next_view() is not None
@@ -135,7 +135,7 @@ class RunningBatch:
         return self._find_view(len(self), needed, needed)
 
     def _view_for(self, rows: int, window: int, *, lasting: bool = True) -> tuple[int, int] | None:
-        needed = window + 1 + (self._headroom if lasting and rows > 1 else 0)
+        needed = window + 1 + (self.headroom if lasting and rows > 1 else 0)
         return self._find_view(rows, needed, 2 * needed)
 
     def _find_view(self, rows: int, columns: int, wanted_columns: int) -> tuple[int, int] | None:
@@ -147,14 +147,14 @@ class RunningBatch:
 
     def resize(self, capacity_tokens: int) -> None:
         """No row may run."""
-        if self._graphs is not None:
-            self._graphs.release()
+        if self.graphs is not None:
+            self.graphs.release()
         self.arena.resize(capacity_tokens)
 
     def reads(self) -> StepStats:
         """Cells of the latest step, before rows change."""
         arena, rows = self.arena, self.rows
-        apart = self._model.reads_exactly or self._graphs is not None
+        apart = self.model.reads_exactly or self.graphs is not None
         read = [arena.end - origin for origin in arena.origins] if apart else [arena.window] * len(rows)
         own = arena.lengths
         live = [place for place, row in enumerate(rows) if not row.ended]

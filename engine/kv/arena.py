@@ -204,7 +204,6 @@ class KvArena:
         self._lay_out(rows, columns, 0)
 
     def resize(self, capacity_tokens: int) -> None:
-        """Addresses change."""
         assert not self.origins, "rows must be swapped out first"
         self._flat_keys = self._flat_values = self._keys = self._values = torch.empty(0)
         if self.shape.device.type == "cuda":

@@ -50,9 +50,6 @@ class PrefixCache(Generic[BlockT]):
         self._uses = itertools.count()
         self._lock = threading.Lock()
 
-    def __len__(self) -> int:
-        return len(self._children)
-
     def length(self, prompt: Sequence[int], scope: str = "", read_within: float = 0.0) -> int:
         """Tokens cached now, which stay for the seconds in which they are to be read."""
         with self._lock:

@@ -19,7 +19,6 @@ class RowKv:
         return self.keys.shape[2]
 
     def first(self, tokens: int) -> RowKv:
-        """A view."""
         return RowKv(self.keys[:, :, :tokens], self.values[:, :, :tokens])
 
     @property

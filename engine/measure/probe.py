@@ -3,11 +3,10 @@ positions, masks or caches.
 """
 
 import torch
-from torch import Tensor
 
 from engine.forward.batch import RunningBatch
 from engine.forward.graphs import capture_nothing, graphs_for
-from engine.forward.prefill import Prefill, Prefilled
+from engine.forward.prefill import Prefill
 from engine.kv.arena import KvArena
 from engine.messages import RowSpec
 from engine.row import Choice, Row
@@ -22,7 +21,6 @@ TOLERANCE = 0.05  # of logits: above bfloat16's rounding, below a wrong mask's
 
 @torch.inference_mode()
 def probe(model: LoadedModel, text: Text) -> None:
-    """Raises LoadError."""
     name = type(model.network).__name__
     try:
         errors = _errors(model, text)
@@ -36,31 +34,17 @@ def probe(model: LoadedModel, text: Text) -> None:
 
 
 def _errors(model: LoadedModel, text: Text) -> list[float]:
-    """Of second tokens' logits."""
-    rows = [_row(row_id, text, PROMPT[4 * row_id :]) for row_id in range(3)]  # ragged, so that masks matter
-    read = _read(model, rows)
-    errors: list[float] = []
-    for done, logits in zip(read, _step(model, read), strict=True):
-        expected = model.network.read(torch.tensor([done.row.tokens], device=model.device))[0, -1]
-        errors.append(float((logits - expected).norm() / expected.norm()))
-    return errors
-
-
-def _read(model: LoadedModel, rows: list[Row]) -> list[Prefilled]:
-    ended = Prefill(model, rows).finish(max_tokens=len(rows) * 8)
-    for done in ended:
-        done.row.accept(Choice(int(done.logits.argmax())))
-    return ended
-
-
-def _step(model: LoadedModel, read: list[Prefilled]) -> Tensor:
-    """(rows, vocab)."""
+    sampling = SamplingParams(max_tokens=8, ignore_eos=True)
+    specs = (RowSpec(row_id, PROMPT[4 * row_id :], sampling) for row_id in range(3))  # ragged, so that masks matter
+    rows = [Row(spec, text, frozenset()) for spec in specs]
+    read = Prefill(model, rows).finish(max_tokens=len(rows) * 8)
     arena = KvArena(model.kv, 128 * len(read), max_rows=len(read))
     batch = RunningBatch(model, arena, graphs=graphs_for(model, arena, capture_nothing))
     for done in read:
+        done.row.accept(Choice(int(done.logits.argmax())))
         batch.insert(done.row, done.kv, lasting=False)
-    return batch.step()
-
-
-def _row(row_id: int, text: Text, prompt: tuple[int, ...]) -> Row:
-    return Row(RowSpec(row_id, prompt, SamplingParams(max_tokens=8, ignore_eos=True)), text, frozenset())
+    errors: list[float] = []
+    for done, logits in zip(read, batch.step(), strict=True):
+        expected = model.network.read(torch.tensor([done.row.tokens], device=model.device))[0, -1]
+        errors.append(float((logits - expected).norm() / expected.norm()))
+    return errors

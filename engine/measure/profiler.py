@@ -4,6 +4,7 @@ import random
 import statistics
 import time
 from collections.abc import Callable
+from dataclasses import KW_ONLY, dataclass
 from functools import partial
 from itertools import pairwise
 from typing import NamedTuple
@@ -30,48 +31,37 @@ REPEATS = 5  # after a warm-up; odd for the median
 QUICK_REPEATS = 3
 
 
+@dataclass(eq=False)
 class Profiler:
-    """Rows are greedy and endless.
+    """Rows are greedy and endless."""
 
-    capacity_tokens   of the arena; a prefill takes twice its own beside it
-    chunk_tokens      of a prompt
-    clock             seconds
-    """
+    model: LoadedModel
+    text: Text
+    _: KW_ONLY
+    capacity_tokens: int  # of the arena; a prefill takes twice its own beside it
+    max_rows: int
+    chunk_tokens: int  # of a prompt
+    clock: Callable[[], float] = time.perf_counter
 
-    def __init__(
-        self,
-        model: LoadedModel,
-        text: Text,
-        *,
-        capacity_tokens: int,
-        max_rows: int,
-        chunk_tokens: int,
-        clock: Callable[[], float] = time.perf_counter,
-    ) -> None:
-        self._model = model
-        self._text = text
-        self._chunk_tokens = chunk_tokens
-        self._clock = clock
-        arena = KvArena(model.kv, capacity_tokens, max_rows=max_rows)
-        graphs = graphs_for(model, arena)
+    def __post_init__(self) -> None:
+        arena = KvArena(self.model.kv, self.capacity_tokens, max_rows=self.max_rows)
+        graphs = graphs_for(self.model, arena)
         if graphs is not None:
             graphs.prepare()
-        self._batch = RunningBatch(model, arena, headroom=0, graphs=graphs)
+        self._batch = RunningBatch(self.model, arena, headroom=0, graphs=graphs)
 
     def now(self) -> float:
         """On an idle device."""
-        if self._model.device.type == "cuda":
-            torch.cuda.synchronize(self._model.device)
-        return self._clock()
+        if self.model.device.type == "cuda":
+            torch.cuda.synchronize(self.model.device)
+        return self.clock()
 
     def holds(self, rows: int, columns: int) -> bool:
         """A batch that grows to `columns`."""
-        arena = self._batch.arena
-        return rows <= arena.max_rows and rows * columns <= arena.capacity_tokens
+        return rows <= self.max_rows and rows * columns <= self.capacity_tokens
 
     @torch.inference_mode()
     def _time(self, work: Callable[[], object]) -> float:
-        """Then without rows."""
         begin = self.now()
         work()
         seconds = self.now() - begin
@@ -104,7 +94,7 @@ class Profiler:
         return self._time(partial(self._serve, self._new_rows(rows, length), iterations))
 
     def _serve(self, group: list[Row], iterations: int) -> None:
-        ended = Prefill(self._model, group).finish(self._chunk_tokens)
+        ended = Prefill(self.model, group).finish(self.chunk_tokens)
         self._choose([done.row for done in ended], torch.stack([done.logits for done in ended]))
         for done in ended:
             self._batch.insert(done.row, done.kv)
@@ -113,7 +103,7 @@ class Profiler:
 
     @torch.inference_mode()
     def _fill(self, rows: int, length: int) -> None:
-        kv = self._model.kv
+        kv = self.model.kv
         layout = (kv.layers, kv.kv_heads, length, kv.head_dim)
         blank = RowKv(*(torch.zeros(layout, dtype=kv.dtype, device=kv.device) for _ in ("keys", "values")))
         for row in self._new_rows(rows, length):
@@ -139,9 +129,9 @@ class Profiler:
             row.accept(choice)
 
     def _new_rows(self, rows: int, length: int) -> list[Row]:
-        prompt = tuple(random.Random(length).choices(range(self._model.vocab_size), k=length))
-        endless = SamplingParams(max_tokens=self._model.context_length, temperature=0.0, ignore_eos=True)
-        return [Row(RowSpec(row_id, prompt, endless), self._text, frozenset()) for row_id in range(rows)]
+        prompt = tuple(random.Random(length).choices(range(self.model.vocab_size), k=length))
+        endless = SamplingParams(max_tokens=self.model.context_length, temperature=0.0, ignore_eos=True)
+        return [Row(RowSpec(row_id, prompt, endless), self.text, frozenset()) for row_id in range(rows)]
 
 
 SHORTEST = 16  # tokens
@@ -198,19 +188,13 @@ def survey(
 
 
 def _measure(profiler: Profiler, phase: str, cell: GridCell, limit: float) -> Timing:
-    """Decode is unbounded by `limit`."""
     if phase == "decode":
         return profiler.decode(*cell)
     work = profiler.copies if phase == "copies" else profiler.prefill
-    return Timing(*cell, _repeated(lambda: work(*cell), limit))
-
-
-def _repeated(work: Callable[[], float], limit: float) -> float:
-    """Median of up to REPEATS within `limit` seconds after a warm-up."""
-    runs = [work()]
+    runs = [work(*cell)]
     while len(runs) <= REPEATS and sum(runs) + runs[-1] <= limit:
-        runs.append(work())
-    return statistics.median(runs[1:] or runs)
+        runs.append(work(*cell))
+    return Timing(*cell, statistics.median(runs[1:] or runs))
 
 
 def _spaced(low: int, high: int, points: int) -> list[int]:

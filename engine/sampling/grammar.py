@@ -1,14 +1,12 @@
 """Grammars by llguidance, known only here: compiled by the server, copied by executors."""
 
-from __future__ import annotations
-
 import logging
 import re
 import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from functools import cached_property, partial
 from typing import Any, TypeVar
 from weakref import WeakSet, WeakValueDictionary
@@ -69,46 +67,26 @@ class Compiled:
     unchecked: tuple[str, ...] = ()  # places of unenforced keywords
 
 
+@dataclass(eq=False)
 class Grammars:
-    """Those in use, and recent others. Thread-safe.
+    """Those in use, and recent others. Thread-safe."""
 
-    vocabulary  tokenizers' JSON
-    width       largest id + 1
-    kept, held  bytes of unused, of all
-    """
-
-    def __init__(
-        self,
-        vocabulary: Callable[[], str],
-        width: int,
-        end_token_ids: Collection[int],
-        *,
-        kept: int = KEPT_BYTES,
-        held: int = HELD_BYTES,
-    ) -> None:
-        self._vocabulary = vocabulary
-        self._width = width
-        self._ends = sorted(end_token_ids)
-        self._kept, self._held = kept, held
-        self._limits = LLParserLimits(
-            max_lexer_states=MAX_STATES, step_max_items=MAX_ITEMS, initial_lexer_fuel=MAX_FUEL, verbose_errors=False
-        )
-        self._lock = threading.Lock()
-        self._known: WeakValueDictionary[Grammar, Compiled] = WeakValueDictionary()
-        self._recent: OrderedDict[Grammar, Compiled] = OrderedDict()
-        self._spoiled: WeakSet[Compiled] = WeakSet()
-
-    def __len__(self) -> int:
-        return len(self._known)
-
-    def __contains__(self, grammar: Grammar) -> bool:
-        return grammar in self._known
+    vocabulary: Callable[[], str]  # tokenizers' JSON
+    width: int  # largest id + 1
+    end_token_ids: Collection[int]
+    _: KW_ONLY
+    kept: int = KEPT_BYTES  # of unused ones
+    held: int = HELD_BYTES  # of all
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _known: WeakValueDictionary[Grammar, Compiled] = field(default_factory=WeakValueDictionary)
+    _recent: OrderedDict[Grammar, Compiled] = field(default_factory=OrderedDict)
+    _spoiled: WeakSet[Compiled] = field(default_factory=WeakSet)
 
     def compile(self, grammar: Grammar, size: int = 0) -> Compiled:
         """Milliseconds for `size` bytes, or known. Raises GrammarError."""
         with self._lock:
             compiled = self._known.get(grammar)
-            if compiled is None and sum(one.bytes for one in self._known.values()) + size > self._held:
+            if compiled is None and sum(one.bytes for one in self._known.values()) + size > self.held:
                 raise GrammarsFull("needs more memory than the grammars in use leave; try again later")
         if compiled is None:
             compiled = self._compile(grammar, size)
@@ -117,7 +95,7 @@ class Grammars:
             if compiled not in self._spoiled:
                 self._recent[grammar] = compiled
                 self._recent.move_to_end(grammar)
-            while sum(one.bytes + MAX_STATES * STATE_BYTES for one in self._recent.values()) > self._kept:
+            while sum(one.bytes + MAX_STATES * STATE_BYTES for one in self._recent.values()) > self.kept:
                 self._recent.popitem(last=False)
         return compiled
 
@@ -136,7 +114,10 @@ class Grammars:
 
     def _compile(self, grammar: Grammar, size: int) -> Compiled:
         text, unchecked = _written(grammar)
-        start = LLMatcher(self._tokenizer, text, log_level=0, limits=self._limits)
+        limits = LLParserLimits(
+            max_lexer_states=MAX_STATES, step_max_items=MAX_ITEMS, initial_lexer_fuel=MAX_FUEL, verbose_errors=False
+        )
+        start = LLMatcher(self._tokenizer, text, log_level=0, limits=limits)
         if not start.is_error():
             start.compute_bitmask()  # fails where nothing matches
         if start.is_error():
@@ -148,7 +129,8 @@ class Grammars:
     def _tokenizer(self) -> LLTokenizer:
         """Half a second for 50,000 tokens."""
         try:
-            return LLTokenizer(self._vocabulary(), n_vocab=self._width, eos_token=self._ends or None)
+            ends = sorted(self.end_token_ids) or None
+            return LLTokenizer(self.vocabulary(), n_vocab=self.width, eos_token=ends)
         except (ValueError, RuntimeError) as error:
             raise GrammarError(f"answers of this model cannot be constrained: {_one_line(str(error))}") from error
 
@@ -226,20 +208,20 @@ class GrammarTooCostly(GrammarFault):
 OURS = ("doesn't satisfy the grammar", "parser stopped in consume_token")
 
 
+@dataclass(eq=False)
 class Matcher:
-    """One thread at a time; `clock`: its CPU seconds."""
+    """One thread at a time."""
 
-    def __init__(self, grammars: Grammars, grammar: Grammar, clock: Callable[[], float] = time.thread_time) -> None:
-        self._grammars = grammars
-        self._grammar = grammar
-        self._clock = clock
-        self._taken = 0  # tokens
-        self._seconds = 0.0
+    grammars: Grammars
+    grammar: Grammar
+    clock: Callable[[], float] = time.thread_time  # CPU seconds
+    _taken: int = 0  # tokens
+    _seconds: float = 0.0
 
     @cached_property
     def _matcher(self) -> LLMatcher:
         try:
-            return self._grammars.compile(self._grammar).start.deep_copy()
+            return self.grammars.compile(self.grammar).start.deep_copy()
         except GrammarError as error:
             raise GrammarFault(str(error)) from error
 
@@ -265,13 +247,13 @@ class Matcher:
 
     def _compute(self, work: Callable[[], T]) -> T:
         """Within the budget. Raises GrammarFault."""
-        matcher, begin = self._matcher, self._clock()
+        matcher, begin = self._matcher, self.clock()
         result = work()
-        self._seconds += self._clock() - begin
+        self._seconds += self.clock() - begin
         if matcher.is_error():
             reason = matcher.get_error()
             if reason.startswith(LEXER_ERROR):
-                self._grammars.spoil(self._grammar)
+                self.grammars.spoil(self.grammar)
             kind = GrammarFault if any(ours in reason for ours in OURS) else GrammarTooCostly
             raise kind(_tell(tell(reason)))
         if self._seconds > MASK_SECONDS + TOKEN_SECONDS * self._taken:

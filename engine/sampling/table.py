@@ -72,16 +72,14 @@ class SamplingTable:
         """(draws, 5), float64: temperature, min-p, top-k, top-p, number."""
         if self._settings is None:
             self._settings = move(torch.from_numpy(self._wishes[self._draws]), device)
-        numbers = move(torch.from_numpy(self._draw_numbers(steps[self._draws])), device)
-        return torch.cat((self._settings, numbers[:, None]), dim=1)
-
-    def _draw_numbers(self, steps: NDArray[np.int64]) -> NDArray[np.float64]:
-        blocks, draws = steps // AHEAD, self._draws
+        draws = self._draws
+        blocks, places = np.divmod(steps[draws], AHEAD)
         for index in np.flatnonzero(self._blocks[draws] != blocks).tolist():
             place, block = self.draws[index], int(blocks[index])
             self._numbers[place] = uniforms(self.rows[place].sampling.seed, block * AHEAD, AHEAD)
             self._blocks[place] = block
-        return self._numbers[draws, steps % AHEAD]
+        numbers = move(torch.from_numpy(self._numbers[draws, places]), device)
+        return torch.cat((self._settings, numbers[:, None]), dim=1)
 
 
 def uniforms(seed: int, step: int, count: int) -> NDArray[np.float64]:

@@ -89,7 +89,6 @@ class SimulatedBatch:
 
     @property
     def until_next_end(self) -> int | None:
-        """None when all have ended."""
         return self._found.next_end - self.iterations if self._found.live else None
 
     @property

@@ -1,6 +1,7 @@
 """Computes time only; uninterrupted iterations are one unit of work."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 from engine.device import Action, StepOutcome
 from engine.kv.prefix_cache import PrefixCache
@@ -11,24 +12,21 @@ from engine.simulated.machine import Cost, Work
 GLANCE = 32  # iterations between reports of lengths
 
 
+@dataclass(eq=False)
 class SimulatedDevice:
-    def __init__(
-        self,
-        batch: SimulatedBatch,
-        cost: Cost,
-        max_prefill_tokens: int,
-        prefixes: PrefixCache[SimulatedKv] | None = None,
-    ) -> None:
-        self.batch = batch
-        self._prefixes = PrefixCache[SimulatedKv](0, chunk=1) if prefixes is None else prefixes
-        self._cost = cost
-        self.max_prefill_tokens = max_prefill_tokens
-        self.prefilling: list[SimulatedRow] = []  # longest first
-        self._kept = 0  # cached columns
-        self._read = 0  # columns
-        self._copying = 0.0  # seconds of copies due
-        self._under_way = 0  # iterations
-        self._glance = 0
+    batch: SimulatedBatch
+    cost: Cost
+    max_prefill_tokens: int
+    prefixes: PrefixCache[SimulatedKv] | None = None
+    prefilling: list[SimulatedRow] = field(default_factory=list)  # longest first
+    _kept: int = 0  # cached columns
+    _read: int = 0  # columns
+    _copying: float = 0.0  # seconds of copies due
+    _under_way: int = 0  # iterations
+    _glance: int = 0
+
+    def __post_init__(self) -> None:
+        self._prefixes = PrefixCache[SimulatedKv](0, chunk=1) if self.prefixes is None else self.prefixes
 
     def new_row(self, spec: RowSpec) -> SimulatedRow:
         return SimulatedRow(spec)
@@ -42,7 +40,7 @@ class SimulatedDevice:
 
     def insert(self, row: SimulatedRow, *, lasting: bool) -> None:
         if row.kv is not None and row.kv.in_host_memory:
-            self._copying += self._cost.copy(row.cached_tokens)
+            self._copying += self.cost.copy(row.cached_tokens)
         row.kv = None
         self.batch.insert(row, self._under_way)
 
@@ -72,18 +70,23 @@ class SimulatedDevice:
         """`most` iterations, until a decision."""
         if action is Action.PREFILL:
             rows = len(self.prefilling)
-            before = self._cost.prefill(rows, self._read) if self._read else 0.0
-            copying = self._cost.copy(rows * self._kept) if self._kept and self._read == self._kept else 0.0
-            seconds = copying + self._cost.prefill(rows, self._chunk_end()) - before
+            before = self.cost.prefill(rows, self._read) if self._read else 0.0
+            copying = self.cost.copy(rows * self._kept) if self._kept and self._read == self._kept else 0.0
+            seconds = copying + self.cost.prefill(rows, self._chunk_end()) - before
             return Work(action, 1, lambda _: seconds)
         copying, self._copying = self._copying, 0.0
         rows = len(self.batch)
         if action is Action.ENTER:
             width = max(row.length for row in entering)
-            seconds = copying + self._cost.prefill(rows + len(entering), width)
+            seconds = copying + self.cost.prefill(rows + len(entering), width)
             return Work(action, 1, lambda _: seconds)
-        iterations, columns = int(min(most, self._iterations_to_look())), self.batch.cells / rows
-        return Work(action, iterations, lambda count: copying + self._cost.decode(rows, columns, count))
+        bounds = [most, self.batch.room]
+        if self.batch.until_next_end is not None:
+            bounds.append(self.batch.until_next_end)
+        if not self._closed:
+            bounds.append(max(1, self._glance + GLANCE - self.batch.iterations))
+        iterations, columns = int(min(bounds)), self.batch.cells / rows
+        return Work(action, iterations, lambda count: copying + self.cost.decode(rows, columns, count))
 
     def launch_chunk(self, rows: Sequence[SimulatedRow]) -> StepStats:
         if not self.prefilling:
@@ -143,14 +146,6 @@ class SimulatedDevice:
     @property
     def _closed(self) -> bool:
         return any(row.group.terms.closed for row in self.batch.rows[:1])
-
-    def _iterations_to_look(self) -> int:
-        bounds = [self.batch.room]
-        if self.batch.until_next_end is not None:
-            bounds.append(self.batch.until_next_end)
-        if not self._closed:
-            bounds.append(max(1, self._glance + GLANCE - self.batch.iterations))
-        return min(bounds)
 
 
 def _block(columns: slice) -> SimulatedKv:

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass, field
 
 from engine.device import HEADROOM, Action
 from engine.kv.host_store import HostStore
@@ -32,40 +32,36 @@ class DeviceUsage:
             self.prefill += work.seconds
 
 
+@dataclass(eq=False)
 class SimulatedExecutor:
     """The owner moves the clock to `due`, and calls `advance`. A shared store lets rows migrate."""
 
-    def __init__(
-        self,
-        info: ExecutorInfo,
-        cost: Cost,
-        now: Callable[[], float],
-        deliver: Deliver,
-        *,
-        store: HostStore[SimulatedRow] | None = None,
-        prefixes: PrefixCache[SimulatedKv] | None = None,
-        max_prefill_tokens: int | None = None,
-        headroom: int = HEADROOM,
-        reads_padding: bool = True,
-        pace: Pace = keep_pace,
-    ) -> None:
-        """`max_prefill_tokens` of a chunk; None: unbounded."""
-        self.info = info
-        self.alive = True
-        self.due = math.inf  # clock time; infinity: on a command
-        self.usage = DeviceUsage()
-        self._now = now
-        self._pace = pace
-        self._deliver = deliver
-        self._inbox: list[Command] = []
-        batch = SimulatedBatch(info.capacity_tokens, info.max_rows, headroom, reads_padding=reads_padding)
-        chunk = info.capacity_tokens * info.max_rows if max_prefill_tokens is None else max_prefill_tokens
-        self._device = SimulatedDevice(batch, cost, chunk, prefixes)
-        self._lifecycle = Lifecycle(self._device, store)
+    info: ExecutorInfo
+    cost: Cost
+    now: Callable[[], float]
+    deliver: Deliver
+    _: KW_ONLY
+    store: HostStore[SimulatedRow] | None = None
+    prefixes: PrefixCache[SimulatedKv] | None = None
+    max_prefill_tokens: int | None = None  # of a chunk; None: unbounded
+    headroom: int = HEADROOM
+    reads_padding: bool = True
+    pace: Pace = keep_pace
+    alive: bool = True
+    due: float = math.inf  # clock time; infinity: on a command
+    usage: DeviceUsage = field(default_factory=DeviceUsage)
+    _inbox: list[Command] = field(default_factory=list)
+    _work: Work | None = None
+    _began: float = 0.0
+    _turns: int = 0
+
+    def __post_init__(self) -> None:
+        capacity, rows = self.info.capacity_tokens, self.info.max_rows
+        batch = SimulatedBatch(capacity, rows, self.headroom, reads_padding=self.reads_padding)
+        chunk = capacity * rows if self.max_prefill_tokens is None else self.max_prefill_tokens
+        self._device = SimulatedDevice(batch, self.cost, chunk, self.prefixes)
+        self._lifecycle = Lifecycle(self._device, self.store)
         self._table = self._lifecycle.table
-        self._work: Work | None = None
-        self._began = 0.0
-        self._turns = 0
         self._shape = self._table.shape()
 
     def post(self, command: Command) -> None:
@@ -74,10 +70,10 @@ class SimulatedExecutor:
             return
         self._inbox.append(command)
         if self._work is None:
-            self.due = self._now()
+            self.due = self.now()
         elif not (isinstance(command, Admit) and command.terms.closed and self._table.closed is not None):
-            self._work = self._work.cut(self._now() - self._began)
-            self.due = max(self._now(), self._began + self._work.seconds)
+            self._work = self._work.cut(self.now() - self._began)
+            self.due = max(self.now(), self._began + self._work.seconds)
 
     def reclaim(self) -> tuple[Command, ...]:
         commands, self._inbox = self._inbox, []
@@ -91,7 +87,7 @@ class SimulatedExecutor:
             self._begin()
 
     def _end(self, work: Work) -> None:
-        now = self._now()
+        now = self.now()
         self.usage.book(work, len(self._device.batch), now)
         self._turns += work.iterations
         self._work = None
@@ -106,7 +102,7 @@ class SimulatedExecutor:
             else:
                 self._table.carry_out(command)
         self._work = self._next_work() if self.alive else None
-        self._began = self._now()
+        self._began = self.now()
         self.due = math.inf if self._work is None else self._began + self._work.seconds
         self._report(0.0)
 
@@ -115,7 +111,7 @@ class SimulatedExecutor:
             action = self._lifecycle.next()
             if action is not None:
                 work = self._device.work(action, self._lifecycle.entering, self._lifecycle.iterations_to_look())
-                return work if self._pace is keep_pace else work.paced(self._pace, self._now())
+                return work if self.pace is keep_pace else work.paced(self.pace, self.now())
         if self._table.rows:
             raise RuntimeError(f"a simulated device is stuck with {len(self._table.rows)} rows: a fault of ours")
         return None
@@ -126,4 +122,4 @@ class SimulatedExecutor:
         if seconds or report.updates or report.begun or report.handed_back or report.tally != StepStats() or emptied:
             self._shape = report.shape
             self._table.clear()
-            self._deliver(report)
+            self.deliver(report)

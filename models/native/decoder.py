@@ -41,7 +41,7 @@ class NotNative(ValueError):
 class NativeDecoder(nn.Module):
     """Llama-shaped. One thread at a time; see `twin`."""
 
-    embed: Tensor
+    embeddings: Tensor  # (vocabulary, hidden)
     fields: NetworkFields  # for the compiled pass
 
     def __init__(
@@ -58,7 +58,7 @@ class NativeDecoder(nn.Module):
         self._library, self._weights = library, weights
         self._spec, self._dtype = decoder.spec, decoder.embeddings.dtype
         self._threads = torch.get_num_threads()
-        self.register_buffer("embed", decoder.embeddings.to(weights))
+        self.register_buffer("embeddings", decoder.embeddings.to(weights))
         self._tables = [_scaled(decoder.norm_weight), decoder.rotary.table.float().contiguous()]
         self._layers = (LayerFields * len(decoder.layers))()
         layers = [layer for layer in decoder.layers if isinstance(layer, DecoderLayer)]
@@ -73,11 +73,6 @@ class NativeDecoder(nn.Module):
         if self._opened is None:
             raise torch.OutOfMemoryError(f"out of memory: the compiled pass cannot start {self._threads} threads")
         weakref.finalize(self, self._library.functions.lengthwise_close, self._opened)
-
-    @property
-    def embeddings(self) -> Tensor:
-        """(vocabulary, hidden)."""
-        return self.embed
 
     @property
     def weight_bytes(self) -> int:
@@ -178,17 +173,17 @@ class NativeDecoder(nn.Module):
         return NetworkFields(
             **{name: getattr(spec, name) for name in shared},
             layers=len(self._layers),
-            width=self.embed.shape[1],
+            width=self.embeddings.shape[1],
             inner=self._inner,
             vocabulary=decoder.head.out_features,
             bf16_cells=self._dtype is torch.bfloat16,
             bf16_weights=self._weights is torch.bfloat16,
-            offset=math.sqrt(spec.eps * self.embed.shape[1]),
+            offset=math.sqrt(spec.eps * self.embeddings.shape[1]),
             head_offset=math.sqrt(spec.eps * spec.head_dim),
             logits_scale=1 / spec.logits_divisor,
             layer=self._layers,
             head=self._matrix(decoder.head.weight, decoder.head.bias, self._bits and 8),
-            embeddings=self.embed.data_ptr(),
+            embeddings=self.embeddings.data_ptr(),
             norm=norm.data_ptr(),
             rotations=rotations.data_ptr(),
         )
@@ -276,4 +271,5 @@ def _real_tokens(cells: KvCells, valid: Tensor | None, rows: int, new: int) -> t
         real = torch.arange(new) < torch.tensor(cells.counts)[:, None]
     else:
         real = torch.ones((rows, new), dtype=torch.bool)
-    return real.nonzero(as_tuple=True)
+    row, place = real.nonzero(as_tuple=True)
+    return row, place

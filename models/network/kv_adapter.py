@@ -111,7 +111,6 @@ class ForeignNetwork(nn.Module):
 
     @property
     def embeddings(self) -> Tensor:
-        """(vocabulary, hidden)."""
         weight: Tensor = self.network.get_input_embeddings().weight  # type: ignore[assignment]
         return weight
 

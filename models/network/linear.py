@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections import OrderedDict
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import torch
 import torch.nn.functional as F
@@ -63,13 +63,11 @@ class PackedLinear(InferenceLinear):
         self.weight_bytes = linear.weight.nbytes
 
     def forward(self, inputs: Tensor) -> Tensor:
-        output: Tensor = torch.ops.mkldnn._linear_pointwise(inputs, self.packed, self.bias, "none", [], "")
-        return output
+        return cast(Tensor, torch.ops.mkldnn._linear_pointwise(inputs, self.packed, self.bias, "none", [], ""))
 
     def add_to(self, residual: Tensor, inputs: Tensor) -> Tensor:
         """residual + forward(inputs), fused."""
-        output: Tensor = torch.ops.mkldnn._linear_pointwise.binary(inputs, residual, self.packed, self.bias, "add")
-        return output
+        return cast(Tensor, torch.ops.mkldnn._linear_pointwise.binary(inputs, residual, self.packed, self.bias, "add"))
 
 
 class BeyondFloat16(ValueError):
@@ -88,8 +86,7 @@ class HalfLinear(InferenceLinear):
         self.weight_bytes = 2 * weight.numel()
 
     def _multiply(self, inputs: Tensor) -> Tensor:
-        output: Tensor = torch.ops.quantized.linear_dynamic_fp16(inputs, self.packed)
-        return output
+        return cast(Tensor, torch.ops.quantized.linear_dynamic_fp16(inputs, self.packed))
 
 
 def round_to_int8(weight: Tensor) -> tuple[Tensor, Tensor]:
@@ -144,8 +141,7 @@ class _IntegerLinear(InferenceLinear):
         raise NotImplementedError
 
     def _multiply_wide(self, inputs: Tensor) -> Tensor:
-        output: Tensor = torch.ops.mkldnn._linear_pointwise(inputs, self.wide, None, "none", [], "")
-        return output
+        return cast(Tensor, torch.ops.mkldnn._linear_pointwise(inputs, self.wide, None, "none", [], ""))
 
 
 class Int8Linear(_IntegerLinear):
@@ -188,26 +184,22 @@ class Int4Linear(_IntegerLinear):
 
     def _pack_levels(self, levels: Tensor) -> Tensor:
         """(out, in) in int32."""
-        packed: Tensor = torch.ops.aten._convert_weight_to_int4pack_for_cpu(levels, 1)
-        return packed
+        return cast(Tensor, torch.ops.aten._convert_weight_to_int4pack_for_cpu(levels, 1))
 
     def _narrow(self, inputs: Tensor) -> Tensor:
-        output: Tensor = torch.ops.aten._weight_int4pack_mm_for_cpu(inputs, self.levels, GROUP, self.scales)
-        return output
+        return cast(Tensor, torch.ops.aten._weight_int4pack_mm_for_cpu(inputs, self.levels, GROUP, self.scales))
 
 
 class CudaInt4Linear(Int4Linear):
     """For tensor cores."""
 
+    def _narrow(self, inputs: Tensor) -> Tensor:
+        return cast(Tensor, torch.ops.aten._weight_int4pack_mm(inputs, self.levels, GROUP, self.scales))
+
     def _pack_levels(self, levels: Tensor) -> Tensor:
         tiles = next(tiles for tiles in TILES if self.in_features % (16 * tiles) == 0)
         pairs = (levels[:, ::2] << 4 | levels[:, 1::2]).to(torch.uint8)
-        packed: Tensor = torch.ops.aten._convert_weight_to_int4pack(pairs, tiles)
-        return packed
-
-    def _narrow(self, inputs: Tensor) -> Tensor:
-        output: Tensor = torch.ops.aten._weight_int4pack_mm(inputs, self.levels, GROUP, self.scales)
-        return output
+        return cast(Tensor, torch.ops.aten._convert_weight_to_int4pack(pairs, tiles))
 
 
 FP8 = torch.float8_e4m3fn

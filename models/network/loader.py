@@ -110,16 +110,9 @@ def _load(folder: Path, dtype: str, where: torch.device, quantization: str, kern
     if isinstance(network, Decoder) and where.type == "cuda":
         network.compile_parts()
     move_weights(network)
-    return LoadedModel(
-        folder=folder,
-        network=ForeignNetwork(network) if isinstance(network, PreTrainedModel) else network,
-        kv=read_kv_shape(config, chosen, where),
-        vocab_size=vocab_size,
-        context_length=context,
-        end_token_ids=ends,
-        sampling_defaults=defaults,
-        quantization=kept,
-    )
+    ours = ForeignNetwork(network) if isinstance(network, PreTrainedModel) else network
+    kv = read_kv_shape(config, chosen, where)
+    return LoadedModel(folder, ours, kv, vocab_size, context, ends, defaults, kept)
 
 
 def _choose_pass(
@@ -186,19 +179,14 @@ def _read_network(folder: Path, dtype: torch.dtype, device: torch.device) -> Pre
         output_loading_info=True,
     )
     network, report = loaded
-    _require_all_weights(folder, report)
-    nn.Module.to(network, device)
-    nn.Module.eval(network).requires_grad_(False)
-    return network
-
-
-def _require_all_weights(folder: Path, report: _Report) -> None:
-    lacking = [*report["missing_keys"], *report["mismatched_keys"]]
-    if lacking:
+    if lacking := [*report["missing_keys"], *report["mismatched_keys"]]:
         raise LoadError(
             f"{folder.name} is not a complete causal language model: {len(lacking)} of its weights are missing or of "
             f"another shape, {lacking[0]} among them. Fetch it again, or choose another."
         )
+    nn.Module.to(network, device)
+    nn.Module.eval(network).requires_grad_(False)
+    return network
 
 
 def _end_token_ids(network: PreTrainedModel, vocab_size: int) -> frozenset[int]:

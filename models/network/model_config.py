@@ -28,7 +28,6 @@ SIZES = (
 
 
 def choose_dtype(name: str, device: torch.device) -> torch.dtype:
-    """Raises LoadError."""
     if name == "auto":
         return torch.bfloat16 if device.type == "cuda" or computes_bfloat16() else torch.float32
     if name not in DTYPES:
@@ -48,19 +47,14 @@ def read_config(folder: Path) -> PreTrainedConfig:
             )
         config: PreTrainedConfig = AutoConfig.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
         text = config.get_text_config(decoder=True)
-        _require_sane(text)
+        for name in SIZES:
+            size = getattr(text, name, None)
+            if size is not None and (not isinstance(size, int) or size < 1):
+                raise ValueError(f"{name} is {size}, which must be a whole number above 0")
+        for name, value in text.to_dict().items():
+            if isinstance(value, float) and not math.isfinite(value):
+                raise ValueError(f"{name} is {value}, which is no finite number")
     return text
-
-
-def _require_sane(config: PreTrainedConfig) -> None:
-    """Raises ValueError for sizes that compute nothing, or NaN."""
-    for name in SIZES:
-        size = getattr(config, name, None)
-        if size is not None and (not isinstance(size, int) or size < 1):
-            raise ValueError(f"{name} is {size}, which must be a whole number above 0")
-    for name, value in config.to_dict().items():
-        if isinstance(value, float) and not math.isfinite(value):
-            raise ValueError(f"{name} is {value}, which is no finite number")
 
 
 def read_context_length(config: PreTrainedConfig) -> int:
@@ -86,11 +80,6 @@ def read_context_length(config: PreTrainedConfig) -> int:
 
 
 def read_kv_shape(config: PreTrainedConfig, dtype: torch.dtype, device: torch.device) -> KvShape:
-    heads = config.num_attention_heads
-    return KvShape(
-        layers=config.num_hidden_layers,
-        kv_heads=getattr(config, "num_key_value_heads", None) or heads,
-        head_dim=getattr(config, "head_dim", None) or config.hidden_size // heads,
-        dtype=dtype,
-        device=device,
-    )
+    kv_heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
+    head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    return KvShape(config.num_hidden_layers, kv_heads, head_dim, dtype, device)

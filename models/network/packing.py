@@ -19,7 +19,7 @@ from models.network.linear import (
     Int8Linear,
     PackedLinear,
 )
-from models.network.quantization import QUANTIZATIONS, Quantization
+from models.network.quantization import FEW_BITS, QUANTIZATIONS, Quantization
 
 ALIGNMENT = 16  # outputs of integer kernels
 
@@ -97,7 +97,7 @@ def pack(
 ) -> None:
     """Replace every linear layer, freeing plain weights; on another `device` one after another.
 
-    head    yields logits, which four bits would harm
+    head    yields logits
     free    bytes of memory: if plenty, narrow layers keep wide weights for many rows
     """
     cuda = device is not None and device.type == "cuda"
@@ -105,14 +105,10 @@ def pack(
     for module in list(network.modules()):
         for name, child in module.named_children():
             if type(child) is nn.Linear:
-                kept = _kept(quantization, cuda=cuda) if child is head else quantization
+                kept = quantization
+                if child is head and kept in FEW_BITS:  # four bits would harm logits
+                    kept = Quantization.NONE if cuda or kept is Quantization.FP8 else Quantization.INT8
                 setattr(module, name, _packed(child.to(device), kept, keep_wide, cuda=cuda))
-
-
-def _kept(quantization: Quantization, *, cuda: bool) -> Quantization:
-    if quantization is Quantization.FP8 or cuda:
-        return Quantization.NONE
-    return Quantization.INT8 if quantization is Quantization.INT4 else quantization
 
 
 def _has_room(network: nn.Module, free: int) -> bool:

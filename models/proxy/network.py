@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import numpy as np
@@ -42,13 +42,11 @@ class ProxyNetwork(nn.Module):
 
     def first_token(self, ids: Tensor, mask: Tensor) -> Tensor:
         """Ids and mask (n, tokens) -> hidden state (n, hidden)."""
-        states: Tensor = self.encoder(input_ids=ids, attention_mask=mask).last_hidden_state[:, 0].float()
-        return states
+        return cast(Tensor, self.encoder(input_ids=ids, attention_mask=mask).last_hidden_state[:, 0].float())
 
     def forward(self, ids: Tensor, mask: Tensor) -> Tensor:
         """Ids and mask (n, tokens) -> (n, outputs)."""
-        outputs: Tensor = self.head(self.first_token(ids, mask))
-        return outputs
+        return cast(Tensor, self.head(self.first_token(ids, mask)))
 
 
 class Reader:
@@ -61,13 +59,11 @@ class Reader:
         tokenizer.padding_side = "right"
 
     def read(self, texts: Sequence[str]) -> list[list[int]]:
-        """Never raises."""
         ends = [text[-self.max_tokens * TEXT_PER_TOKEN :] for text in texts]
         encoded = self.tokenizer(ends, truncation=True, max_length=self.max_tokens, padding=False)
         return [list(ids) for ids in encoded["input_ids"]]
 
     def pad(self, rows: Sequence[list[int]], device: torch.device) -> tuple[Tensor, Tensor]:
-        """Each (n, longest)."""
         padded = self.tokenizer.pad({"input_ids": rows}, return_tensors="pt").to(device)
         return padded["input_ids"], padded["attention_mask"]
 
@@ -102,7 +98,6 @@ class Proxy:
         return self
 
     def predict(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """Tokens (n,)."""
         return lengths_of(self.task, self.scale, self.compute(self.reader.read(texts), self.network).cpu())
 
     def compute(self, rows: Sequence[list[int]], part: Callable[[Tensor, Tensor], Tensor]) -> Tensor:

@@ -131,11 +131,9 @@ def lengths_of(task: ProxyTask, scale: Scale, outputs: Tensor) -> NDArray[np.flo
         values = outputs.squeeze(1).double().numpy()
         by_rank = task is ProxyTask.RANKING
         values = np.interp(values, scale.scores, scale.typical) if by_rank else values * scale.spread + scale.centre
-        lengths: NDArray[np.float32] = np.maximum(values, 1.0).astype(np.float32)
-        return lengths
+        return np.asarray(np.maximum(values, 1.0), dtype=np.float32)
     if task.scores_classes:
         numbers = outputs.argmax(1).numpy()
     else:  # nearest class
         numbers = outputs.squeeze(1).round().clamp(0, task.classes - 1).long().numpy()
-    found: NDArray[np.float32] = np.asarray(scale.typical, dtype=np.float32)[numbers]
-    return found
+    return np.asarray(np.take(scale.typical, numbers), dtype=np.float32)

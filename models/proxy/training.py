@@ -92,15 +92,12 @@ class _Training:
         both = self._train_both(start) if self._options.epochs else ()
         head = self._train_head() if self._options.head_epochs else ()
         self._network.eval()
-        self._note_scores()
-        return History(start, both, head)
-
-    def _note_scores(self) -> None:
         proxy = self._proxy
         if proxy.task is ProxyTask.RANKING:
             with torch.no_grad():
                 scores = self._network.head(self._states(self._rows)).squeeze(1)
             proxy.scale = replace(proxy.scale, scores=at_ranks(scores.cpu().numpy()))
+        return History(start, both, head)
 
     def _train_both(self, start: float) -> tuple[float, ...]:
         options, network = self._options, self._network
@@ -153,7 +150,6 @@ class _Training:
         return (batches[place] for place in self._rng.permutation(len(batches)).tolist())
 
     def _states(self, rows: Sequence[list[int]]) -> Tensor:
-        """(n, hidden)."""
         return self._proxy.compute(rows, self._network.first_token)
 
     def _held_loss(self, states: Tensor) -> float:

@@ -120,7 +120,14 @@ class DpBatcher(Batcher):
             self._arrange(now)
         if self._ready and not self._fits(self._ready[-1], worker):
             self._arrange(now)  # this executor has less memory
-        return self._hand_out() if self._ready else None
+        if not self._ready:
+            return None
+        plan = self._ready.pop()
+        for request in plan.requests:
+            self.waiting.discard(request)
+        self._asked.clear()
+        self._loads.clear()
+        return plan
 
     def _due(self) -> float:
         return -np.inf if self._arranged is None else self._arranged + self._interval()
@@ -160,11 +167,3 @@ class DpBatcher(Batcher):
     def _fits(self, plan: Plan, worker: Worker) -> bool:
         longest = max(request.tokens for request in plan.requests)
         return self._kit.memory(worker, len(plan.requests), longest + self._kit.limits.options.slice_length)
-
-    def _hand_out(self) -> Plan:
-        plan = self._ready.pop()
-        for request in plan.requests:
-            self.waiting.discard(request)
-        self._asked.clear()
-        self._loads.clear()
-        return plan

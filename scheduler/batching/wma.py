@@ -64,7 +64,6 @@ def memory_tokens(rows: int, input_length: int, generation_length: int) -> int:
 
 
 def hrrn(waited: FloatArray, seconds: FloatArray) -> FloatArray:
-    """Response ratios (batches,)."""
     return np.asarray(waited / np.maximum(seconds, LEAST_SECONDS))
 
 
@@ -146,13 +145,16 @@ class WmaBatcher(Batcher):
         self._limits = self._limits.within(worker.capacity_tokens, worker.info.context_length, worker.info.max_rows)
         if worker.requests or not self._batches:
             return None
-        batch = self._first(now)
+        batch, estimator = self._first(now), self._kit.estimator
         self._batches.remove(batch)
-        batch = self._cut(batch, worker)
+        while len(batch) > 1 and not self._fits(batch, worker):
+            batch, rest = batch.halves()
+            self._open(rest)
         for request in batch.rows:
             del self._home[request]
             self.waiting.discard(request)
-        return self._plan(batch)
+        seconds = 0.0 if estimator is None else estimator.estimate(len(batch), *batch.lengths)
+        return self._kit.plan(tuple(batch.rows), seconds)
 
     def _least_wasteful(self, priority: int, lengths: BatchLengths) -> WaitingBatch | None:
         """Algorithm 1; None if none may take it."""
@@ -184,12 +186,6 @@ class WmaBatcher(Batcher):
             waited = hrrn(waited, self._kit.estimator.estimate_all(features))
         return batches[int(waited.argmax())]
 
-    def _cut(self, batch: WaitingBatch, worker: Worker) -> WaitingBatch:
-        while len(batch) > 1 and not self._fits(batch, worker):
-            batch, rest = batch.halves()
-            self._open(rest)
-        return batch
-
     def _fits(self, batch: WaitingBatch, worker: Worker) -> bool:
         slots = min(worker.info.max_rows, self._limits.options.max_batch_size or worker.info.max_rows)
         return len(batch) <= slots and self._kit.memory(worker, len(batch), batch.lengths.columns)
@@ -198,11 +194,6 @@ class WmaBatcher(Batcher):
         self._batches.append(batch)
         for request in batch.rows:
             self._home[request] = batch
-
-    def _plan(self, batch: WaitingBatch) -> Plan:
-        estimator = self._kit.estimator
-        seconds = 0.0 if estimator is None else estimator.estimate(len(batch), *batch.lengths)
-        return self._kit.plan(tuple(batch.rows), seconds)
 
 
 def expected_lengths(request: Request, context_length: int | None) -> BatchLengths:

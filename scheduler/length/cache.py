@@ -101,7 +101,11 @@ class CachedPredictor:
 
     async def estimate(self, queries: Sequence[LengthQuery]) -> Sequence[Estimate]:
         """Raises what the embedder and the predictor raise."""
-        embeddings = await self._embeddings(queries)
+        # instruction, beginning and end of the user input, equally weighted: (n, 3 dim)
+        texts = [text for query in queries for text in (query.instruction, query.user_input, query.user_input[-END:])]
+        vectors = await self._embed(texts)
+        vectors = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), LEAST_NORM)
+        embeddings = np.asarray(vectors, dtype=np.float32).reshape(len(queries), -1)
         self._asked.update(zip(queries, embeddings, strict=True))
         lengths = map(_prompt_length, queries)
         asked = zip(queries, embeddings, lengths, strict=True)
@@ -112,13 +116,6 @@ class CachedPredictor:
             next(predicted) if length is None else Estimate((), LengthDistribution.certain(length), Source.CACHE)
             for length in found
         ]
-
-    async def _embeddings(self, queries: Sequence[LengthQuery]) -> FloatMatrix:
-        """(n, 3 dim): instruction, beginning and end of the user input, equally weighted."""
-        texts = [text for query in queries for text in (query.instruction, query.user_input, query.user_input[-END:])]
-        vectors = await self._embed(texts)
-        norms = np.linalg.norm(vectors, axis=1, keepdims=True)
-        return np.asarray(vectors / np.maximum(norms, LEAST_NORM), dtype=np.float32).reshape(len(queries), -1)
 
     def ended(self, query: LengthQuery, length: int) -> None:
         """Add an answer that ended by itself."""

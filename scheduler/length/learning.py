@@ -185,20 +185,19 @@ def _error(predicted: NDArray[np.float32], rows: Sequence[ServedRow]) -> float:
 Train = Callable[[Examples, Sequence[ServedRow]], Awaitable[None]]
 
 
+@dataclass(eq=False)
 class Learning:
     """Trains the forest at each interval on surprising answers. Event loop only."""
 
-    def __init__(
-        self, train: Train, clock: Clock, training: Examples | None = None, interval: float = INTERVAL
-    ) -> None:
-        """`training` is what the present forest was grown from, if any."""
+    train: Train
+    clock: Clock
+    training: Examples | None = None  # what the present forest was grown from
+    interval: float = INTERVAL
+    _judges: deque[ServedRow] = field(default_factory=lambda: deque(maxlen=MOST_JUDGES))
+    _served: int = 0
+
+    def __post_init__(self) -> None:
         self.learner = Learner[ServedRow]("lengths", self._choose)
-        self._train = train
-        self._clock = clock
-        self._training = training
-        self._interval = interval
-        self._judges: deque[ServedRow] = deque(maxlen=MOST_JUDGES)
-        self._served = 0
 
     def add(self, row: ServedRow) -> None:
         """Answers of a key or salt are ignored, since all share this forest."""
@@ -209,17 +208,17 @@ class Learning:
         """Until cancelled. A failed lesson is logged, and the old forest stays."""
         never = asyncio.Event()
         while True:
-            await self._clock.wait(never, self._clock.now() + self._interval)
+            await self.clock.wait(never, self.clock.now() + self.interval)
             with self.learner.note_failures():
                 await self.learn()
 
     async def learn(self) -> None:
         """Raises what training raises."""
-        before = self._training
+        before = self.training
         if self.learner.rows:
             self.learner.begin()
-        if self._training is not None and self._training is not before:
-            await self._train(self._training, tuple(self._judges))
+        if self.training is not None and self.training is not before:
+            await self.train(self.training, tuple(self._judges))
 
     def _choose(self, rows: Sequence[ServedRow]) -> Lesson:
         """Set judges aside and add surprises to the training set, where they stay for the next lesson if this one
@@ -229,8 +228,8 @@ class Learning:
         for row in rows:
             self._served += 1
             (others if self._served % JUDGE_EVERY else self._judges).append(row)
-        chosen = tuple(others) if self._training is None else surprises(others)
+        chosen = tuple(others) if self.training is None else surprises(others)
         if chosen:
-            new = examples(chosen, self._training)
-            self._training = new if self._training is None else self._training.joined(new, MOST_EXAMPLES)
+            new = examples(chosen, self.training)
+            self.training = new if self.training is None else self.training.joined(new, MOST_EXAMPLES)
         return Lesson(len(rows), len(chosen), row_error(rows))

@@ -114,8 +114,10 @@ class MicroBatcher:
             return
         estimates: Sequence[Estimate | None]
         try:
-            found = await self.predictor.estimate([query for query, _ in batch])
-            estimates = _check(found, len(batch))
+            estimates = found = await self.predictor.estimate([query for query, _ in batch])
+            lengths = [one.distribution for one in found if one.distribution is not None]
+            if len(found) != len(batch) or not all(one.is_possible for one in lengths):
+                raise ValueError(f"{len(found)} estimates for {len(batch)} requests, or no answer can have: {lengths}")
             self._failures_in_row, self._paused_until = 0, 0.0
         except Exception as error:
             self._fail(error)
@@ -141,13 +143,3 @@ class MicroBatcher:
         usual = self.history.expect(query.scope, query.instruction)
         length, source = (query.max_tokens, Source.MAX_TOKENS) if usual is None else (usual, Source.HISTORY)
         return Prediction(min(length, query.max_tokens), source, features, late=late)
-
-
-def _check(estimates: Sequence[Estimate], asked: int) -> Sequence[Estimate]:
-    """Raises ValueError for a wrong number of estimates or impossible lengths."""
-    if len(estimates) != asked:
-        raise ValueError(f"{len(estimates)} estimates for {asked} requests")
-    for one in estimates:
-        if one.distribution is not None and not one.distribution.is_possible:
-            raise ValueError(f"no answer can have these lengths: {one.distribution}")
-    return estimates

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
 from math import inf
-from typing import Protocol, TypeAlias
+from typing import Protocol, TypeAlias, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,7 +49,6 @@ class LengthDistribution:
 
     @property
     def mean(self) -> float:
-        """E[G]."""
         return float(np.dot(self.lengths, self.weights))
 
     def quantile(self, share: float) -> float:
@@ -61,8 +60,7 @@ class LengthDistribution:
 
     @cached_property
     def _reached(self) -> list[float]:
-        reached: list[float] = np.cumsum(self.weights, dtype=np.float64).tolist()
-        return reached
+        return cast("list[float]", np.cumsum(self.weights, dtype=np.float64).tolist())
 
     def ranks(self, length: float, *, cut: bool = False) -> NDArray[np.float64]:
         """Randomised PIT (Czado, Gneiting and Held, Biometrics 65, 2009): (RANKS,) spread over the length's

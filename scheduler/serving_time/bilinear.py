@@ -91,7 +91,7 @@ class Bilinear(ServingTime):
 
     def decode(self, rows: Quantity, length: Quantity | float, iterations: Quantity | float) -> Quantity:
         """Closed form: as many times the middle iteration."""
-        return iterations * self.iteration(rows, middle(length, iterations))
+        return iterations * self.iteration(rows, length + (iterations + 1) / 2)
 
     def serve(self, rows: Quantity, length: Quantity | float, iterations: Quantity | float) -> Quantity:
         """T_serve, in seconds."""
@@ -113,10 +113,6 @@ def kept_from(model: Bilinear) -> int:
     return bisect_left(
         range(NEVER), True, key=lambda length: (model.p5 * length + model.p1) * length + model.p2 >= model.copy(length)
     )
-
-
-def middle(length: Quantity | float, iterations: Quantity | float) -> Quantity | float:
-    return length + (iterations + 1) / 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,12 +141,9 @@ def fit_surfaces(prefill: Sequence[Timing], decode: Sequence[Timing], copies: Se
 def fit_errors(model: Bilinear, timings: Timings) -> FitErrors:
     copied = [(model.copy(one.length), one.seconds / one.rows) for one in timings.copies]
     served = [(model.serve(one.rows, one.length, one.iterations), one.seconds) for one in timings.slices]
-    return FitErrors(
-        prefill=rmse([(model.prefill(one.rows, one.length), one.seconds) for one in timings.prefill]),
-        iteration=rmse([(model.iteration(one.rows, one.length), one.seconds) for one in timings.decode]),
-        slices=rmse(served) if served else None,
-        copies=rmse(copied) if copied else None,
-    )
+    read = [(model.prefill(one.rows, one.length), one.seconds) for one in timings.prefill]
+    stepped = [(model.iteration(one.rows, one.length), one.seconds) for one in timings.decode]
+    return FitErrors(rmse(read), rmse(stepped), rmse(served) if served else None, rmse(copied) if copied else None)
 
 
 def rmse(pairs: Sequence[tuple[float, float]]) -> float:

@@ -1,9 +1,9 @@
 """A bilinear model of this machine, learned from its steps: medians of cells of similar rows and length."""
 
 import logging
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import astuple, dataclass, replace
+from dataclasses import KW_ONLY, astuple, dataclass, field, replace
 from math import inf, log2
 from statistics import median
 from typing import Literal, NamedTuple
@@ -120,31 +120,26 @@ class MachineModel(ServingTime):
         return self.usable.estimate_all(batches)
 
 
+@dataclass(eq=False)
 class StepLearning:
     """`receive` belongs to the event loop; submitted work touches the cells only."""
 
-    def __init__(
-        self,
-        machine: MachineModel,
-        submit: Submit = inline,
-        *,
-        timings: Timings = Timings((), ()),  # noqa: B008 - frozen
-        keep: Keep | None = None,
-    ) -> None:
-        """Earlier `timings` of copies and slices are kept as they are."""
-        self.machine = machine
-        self.learner = Learner[Step]("what steps take", self._learn, submit)
-        self.learner.next = 0.0
-        self._keep = keep
-        self._measured = timings
-        self._cells: dict[_Place, deque[Timing]] = {}
-        self._counts = {"prefill": 0, "decode": 0}
-        self._readers: dict[int, StepTimings] = {}
-        self._now = 0.0
-        self._next_keep = 0.0
-        self._unkept = False  # a newer fit than the saved one
-        for phase, measured in (("prefill", timings.prefill), ("decode", timings.decode)):
-            self._add(Step(phase, timing) for timing in measured)  # type: ignore[arg-type]
+    machine: MachineModel
+    submit: Submit = inline
+    _: KW_ONLY
+    timings: Timings = Timings((), ())  # earlier ones; those of copies and slices are kept as they are
+    keep: Keep | None = None
+    _cells: dict[_Place, deque[Timing]] = field(default_factory=dict)
+    _counts: Counter[Phase] = field(default_factory=Counter)
+    _readers: dict[int, StepTimings] = field(default_factory=dict)
+    _now: float = 0.0
+    _next_keep: float = 0.0
+    _unkept: bool = False  # a newer fit than the saved one
+
+    def __post_init__(self) -> None:
+        self.learner = Learner[Step]("what steps take", self._learn, self.submit, next=0.0)
+        self._add(Step("prefill", timing) for timing in self.timings.prefill)
+        self._add(Step("decode", timing) for timing in self.timings.decode)
 
     def receive(self, report: StepReport, now: float) -> None:
         """`now` in seconds of the clock."""
@@ -166,16 +161,16 @@ class StepLearning:
         self._add(fresh)
         if self._counts["decode"] < FEWEST or self._counts["prefill"] < FEWEST_PREFILLS:
             return None
-        timings = replace(self._measured, prefill=self._medians("prefill"), decode=self._medians("decode"))
+        timings = replace(self.timings, prefill=self._medians("prefill"), decode=self._medians("decode"))
         model = fit_surfaces(timings.prefill, timings.decode, () if before is None else (before.c1, before.c0))
         if not model.gains_by_rows:
             log.info("prices by which %d requests are no faster than one are not taken: other work ran beside", MANY)
             return None
         self.machine.model = model
         self._unkept = True
-        if self._now >= self._next_keep and self._keep is not None:
+        if self._now >= self._next_keep and self.keep is not None:
             self._next_keep, self._unkept = self._now + KEEP_INTERVAL, False
-            self._keep(model, timings)
+            self.keep(model, timings)
         error = rmse([(_seconds(usable, one), one.timing.seconds) for one in fresh]) if fresh else 0.0
         return Lesson(len(fresh), len(fresh), error)
 

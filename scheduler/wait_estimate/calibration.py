@@ -114,4 +114,5 @@ def find_quantiles(scores: Sequence[tuple[float, bool]], shares: Sequence[float]
     values, cut = np.array(scores, dtype=np.float64).T
     ascending, left = survival(values, cut > 0, unseen=1)
     places = np.searchsorted(-left, np.array(shares) - 1 - ROUNDING)
-    return ascending[np.minimum(places, len(scores) - 1)].tolist()
+    found: list[float] = ascending[np.minimum(places, len(scores) - 1)].tolist()
+    return found

@@ -91,9 +91,11 @@ class Fair(Order):
 
     def enter(self, request: Request) -> None:
         name, client = self._name(request), self._client(request)
-        if name not in self._clients:
-            self._forget_some()
-            self._clients[name] = client
+        if len(self._clients) >= MOST_CLIENTS and name not in self._clients:
+            idle = [name for name, one in self._clients.items() if not one.charged and not one.queue]
+            for one in sorted(idle, key=lambda name: self._clients[name].counter)[: MOST_CLIENTS // 2]:
+                del self._clients[one]
+        self._clients[name] = client
         if name not in self._active:
             self._settle()  # no credit for absence
             client.counter = max(client.counter, self._least())
@@ -153,14 +155,6 @@ class Fair(Order):
     def _settle(self) -> None:
         for client in self._served.values():
             client.settle()
-
-    def _forget_some(self) -> None:
-        if len(self._clients) < MOST_CLIENTS:
-            return
-        idle = [name for name, one in self._clients.items() if not one.charged and not one.queue]
-        idle.sort(key=lambda name: self._clients[name].counter)
-        for name in idle[: MOST_CLIENTS // 2]:
-            del self._clients[name]
 
 
 def share_out(new_order: Callable[[], Order], shares: Shares, aging: Aging) -> Fair:

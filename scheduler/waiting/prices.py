@@ -37,7 +37,8 @@ class Prices:
         return self.price(tokens - request.cached_prompt if request.needs_prefill else 0, tokens, left)
 
     def price(self, unread: int, tokens: int, left: Quantity) -> Quantity:
-        return (self._read(unread) if unread else 0.0) + left * (self.token + self.cell * (tokens + left / 2))
+        read = self.entry + (self.prompt + self.square * unread) * unread if unread else 0.0
+        return read + left * (self.token + self.cell * (tokens + left / 2))
 
     def seconds_per_token(self, rows: float, slots: float, context: float) -> float:
         """With `rows` rows alike."""
@@ -50,9 +51,6 @@ class Prices:
     def read_work(self, tokens: int, prompts: int = 1) -> float:
         """Of prompts whose attention costs next to nothing."""
         return self.entry * prompts + self.prompt * tokens if tokens else 0.0
-
-    def _read(self, tokens: int) -> float:
-        return self.entry + (self.prompt + self.square * tokens) * tokens
 
 
 PricesNow: TypeAlias = Callable[[], Prices]  # learned, hence called

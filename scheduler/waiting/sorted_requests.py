@@ -57,9 +57,6 @@ class SortedRequests:
         self._requests: list[Request] = []
         self._amounts = np.zeros((3, 16))  # by request
 
-    def __len__(self) -> int:
-        return len(self._requests)
-
     def __iter__(self) -> Iterator[Request]:
         return iter(self._requests)
 

@@ -220,7 +220,7 @@ def load_virtual(machine: Machine, config: ServeConfig, deliver: Deliver) -> Loa
     executors = []
     for index in range(config.executors or machine.workers):
         batch = SimulatedBatch(machine.capacity_tokens, machine.max_num_seqs, HEADROOM)
-        device = VirtualDevice(config.device, batch, machine.cost, chunk, prefixes, text=text)
+        device = VirtualDevice(batch, machine.cost, chunk, prefixes, name=config.device, text=text)
         info = ExecutorInfo(index, config.device, machine.capacity_tokens, machine.max_num_seqs, machine.longest)
         executors.append(Executor(info, Lifecycle(device, store), deliver))
     log.warning("%s takes time and computes nothing: all text is filler, and no answer is recorded", config.device)

@@ -1,7 +1,5 @@
 """What must hold between any two turns of a lifecycle."""
 
-from __future__ import annotations
-
 from functools import singledispatch
 from itertools import chain
 from typing import Any

@@ -1,7 +1,5 @@
 """Short ways to write rows and to run them to their end."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Any

@@ -1,7 +1,5 @@
 """The executor's thread, over scripted rows: commands in, one report a turn out, and its last word."""
 
-from __future__ import annotations
-
 import queue
 import threading
 from collections.abc import Callable, Iterable, Iterator

@@ -1,7 +1,5 @@
 """Who is hit when something goes wrong in a lifecycle: the rows concerned, once each, and nobody else."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 
@@ -18,18 +16,18 @@ from engine.sampling import sampler as sampling
 from engine.sampling.grammar import GrammarTooCostly
 from models.network.kv_adapter import KvStore
 from models.network.loader import LoadedModel
-from models.text import Text
 from tests.engine.rows import device_of, faulty, finish, lifecycle_of, spec, tokens_of
+from tests.tiny import Net
 
 SPECS = [spec(0, 9), spec(1, 4), spec(2, 6, max_tokens=5), spec(3, 6)]
 
 
 @pytest.fixture(scope="module")
-def alone(tiny_model: LoadedModel, tiny_text: Text) -> dict[RowId, list[int]]:
+def alone(net: Net) -> dict[RowId, list[int]]:
     """Tokens that each row generates when nothing goes wrong."""
     found: dict[RowId, list[int]] = {}
     for one in (*SPECS, spec(9, 7)):
-        lifecycle = lifecycle_of(tiny_model, tiny_text)
+        lifecycle = lifecycle_of(*net)
         lifecycle.table.admit([one])
         found |= tokens_of(finish(lifecycle))
     return found
@@ -82,14 +80,10 @@ class Poison:
 @pytest.mark.parametrize("decode", [None, 0, 2])
 @pytest.mark.parametrize("row_ids", [(0,), (1,), (3,), (1, 3), (2, 3), (0, 1, 2, 3)])
 def test_a_row_that_computes_nan_fails_alone_and_leaves_no_trace(
-    tiny_model: LoadedModel,
-    tiny_text: Text,
-    alone: dict[RowId, list[int]],
-    decode: int | None,
-    row_ids: tuple[RowId, ...],
+    net: Net, alone: dict[RowId, list[int]], decode: int | None, row_ids: tuple[RowId, ...]
 ) -> None:
     poison = Poison(*row_ids, decode=decode)
-    poison.lifecycle = lifecycle = lifecycle_of(faulty(tiny_model, poison), tiny_text)
+    poison.lifecycle = lifecycle = lifecycle_of(faulty(net.model, poison), net.text)
     lifecycle.table.admit(SPECS)
     updates = finish(lifecycle)
     assert errors_of(updates) == sorted(row_ids)
@@ -98,15 +92,13 @@ def test_a_row_that_computes_nan_fails_alone_and_leaves_no_trace(
     assert_serves(lifecycle, alone)
 
 
-def test_a_fault_in_prefill_fails_its_own_group_alone(
-    tiny_model: LoadedModel, tiny_text: Text, alone: dict[RowId, list[int]]
-) -> None:
+def test_a_fault_in_prefill_fails_its_own_group_alone(net: Net, alone: dict[RowId, list[int]]) -> None:
     def fault(store: KvStore, logits: Tensor) -> Tensor:
         if isinstance(store, Prefill) and any(row.row_id == 1 for row in store.rows):
             raise RuntimeError("no kernel for this")
         return logits
 
-    lifecycle = lifecycle_of(faulty(tiny_model, fault), tiny_text)
+    lifecycle = lifecycle_of(faulty(net.model, fault), net.text)
     for group in ([0], [1, 2], [3]):
         lifecycle.table.admit([SPECS[row_id] for row_id in group])
     updates = finish(lifecycle)
@@ -116,7 +108,7 @@ def test_a_fault_in_prefill_fails_its_own_group_alone(
 
 
 def test_a_row_for_which_there_is_no_memory_fails_alone(
-    tiny_model: LoadedModel, tiny_text: Text, alone: dict[RowId, list[int]], monkeypatch: pytest.MonkeyPatch
+    net: Net, alone: dict[RowId, list[int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Taking the memory used to lie outside of what was guarded, and ended the whole executor."""
 
@@ -127,7 +119,7 @@ def test_a_row_for_which_there_is_no_memory_fails_alone(
             super().__init__(model, rows, *kept)
 
     monkeypatch.setattr(device_module, "Prefill", Hungry)
-    lifecycle = lifecycle_of(tiny_model, tiny_text)
+    lifecycle = lifecycle_of(*net)
     for group in ([0], [1, 2], [3]):
         lifecycle.table.admit([SPECS[row_id] for row_id in group])
     updates = finish(lifecycle)
@@ -149,7 +141,7 @@ class FailsAt:
 
 @pytest.mark.parametrize("call", range(7))
 def test_a_fault_in_any_decode_step_ends_the_running_rows_once_each_and_the_next_are_served(
-    tiny_model: LoadedModel, tiny_text: Text, alone: dict[RowId, list[int]], call: int
+    net: Net, alone: dict[RowId, list[int]], call: int
 ) -> None:
     failing = FailsAt(call)
 
@@ -158,7 +150,7 @@ def test_a_fault_in_any_decode_step_ends_the_running_rows_once_each_and_the_next
             failing.tick()
         return logits
 
-    lifecycle = lifecycle_of(faulty(tiny_model, fault), tiny_text, rows=3)
+    lifecycle = lifecycle_of(faulty(net.model, fault), net.text, rows=3)
     lifecycle.table.admit(SPECS)  # eight tokens each but row 2, which has five; row 3 is staged until row 2 ends
     updates = finish(lifecycle)
     failed = [0, 1, 2] if call < 4 else [0, 1, 3]
@@ -171,11 +163,7 @@ def test_a_fault_in_any_decode_step_ends_the_running_rows_once_each_and_the_next
 
 @pytest.mark.parametrize("call", range(4))
 def test_a_fault_in_sampling_ends_the_rows_that_were_sampled(
-    tiny_model: LoadedModel,
-    tiny_text: Text,
-    alone: dict[RowId, list[int]],
-    monkeypatch: pytest.MonkeyPatch,
-    call: int,
+    net: Net, alone: dict[RowId, list[int]], monkeypatch: pytest.MonkeyPatch, call: int
 ) -> None:
     failing, choose = FailsAt(call), sampling.Chosen
 
@@ -184,14 +172,14 @@ def test_a_fault_in_sampling_ends_the_rows_that_were_sampled(
         return choose(*asked)
 
     monkeypatch.setattr(sampling, "Chosen", choose_or_fail)
-    lifecycle = lifecycle_of(tiny_model, tiny_text)
+    lifecycle = lifecycle_of(*net)
     lifecycle.table.admit(SPECS[:2])
     assert errors_of(finish(lifecycle)) == [0, 1]
     assert_serves(lifecycle, alone)
 
 
 def test_a_fault_in_reading_a_token_ends_its_row_alone(
-    tiny_model: LoadedModel, tiny_text: Text, alone: dict[RowId, list[int]], monkeypatch: pytest.MonkeyPatch
+    net: Net, alone: dict[RowId, list[int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     accept = Row.accept
 
@@ -201,7 +189,7 @@ def test_a_fault_in_reading_a_token_ends_its_row_alone(
         return accept(row, choice)
 
     monkeypatch.setattr(Row, "accept", accept_or_fail)
-    lifecycle = lifecycle_of(tiny_model, tiny_text)
+    lifecycle = lifecycle_of(*net)
     lifecycle.table.admit(SPECS)
     updates = finish(lifecycle)
     assert errors_of(updates) == [1]
@@ -209,7 +197,7 @@ def test_a_fault_in_reading_a_token_ends_its_row_alone(
 
 
 def test_what_a_client_brings_upon_itself_tells_nothing_of_the_device(
-    tiny_model: LoadedModel, tiny_text: Text, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    net: Net, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Each such row left a traceback in the log, and three made the device prove itself."""
 
@@ -217,7 +205,7 @@ def test_what_a_client_brings_upon_itself_tells_nothing_of_the_device(
         raise GrammarTooCostly("it takes too long")
 
     monkeypatch.setattr(Row, "accept", accept)
-    lifecycle = lifecycle_of(tiny_model, tiny_text)
+    lifecycle = lifecycle_of(*net)
     lifecycle.table.admit(SPECS)
     updates = finish(lifecycle)
     assert errors_of(updates) == [0, 1, 2, 3] and all(update.by_client for update in updates)
@@ -225,11 +213,11 @@ def test_what_a_client_brings_upon_itself_tells_nothing_of_the_device(
     assert not caplog.records
 
 
-def test_a_client_is_told_what_kind_of_fault_it_was_but_no_details(tiny_model: LoadedModel, tiny_text: Text) -> None:
+def test_a_client_is_told_what_kind_of_fault_it_was_but_no_details(net: Net) -> None:
     def fault(store: KvStore, logits: Tensor) -> Tensor:
         raise RuntimeError("/secret/path")
 
-    lifecycle = lifecycle_of(faulty(tiny_model, fault), tiny_text)
+    lifecycle = lifecycle_of(faulty(net.model, fault), net.text)
     lifecycle.table.admit(SPECS[:1])
     (update,) = finish(lifecycle)
     assert update.error == "the engine failed on this request (RuntimeError)"

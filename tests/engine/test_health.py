@@ -1,7 +1,5 @@
 """Devices that fail for a while: they pause, prove themselves and take their memory back, and no row is lost to it."""
 
-from __future__ import annotations
-
 import queue
 import threading
 from collections.abc import Callable, Iterator
@@ -34,6 +32,7 @@ from models.network.loader import LoadedModel
 from models.text import Text
 from tests.engine.invariants import check
 from tests.engine.rows import device_of, faulty, finish, lifecycle_of, row_of, spec, tokens_of
+from tests.tiny import Net
 
 SPECS = [spec(0, 9), spec(1, 4), spec(2, 6, max_tokens=5)]
 TURN = 0.005
@@ -60,15 +59,13 @@ class Fault:
 
 
 @pytest.mark.parametrize("error", SHORTAGES, ids=lambda error: str(error)[:20])
-def test_a_shortage_of_a_moment_costs_little_and_what_it_cost_comes_back(
-    tiny_model: LoadedModel, tiny_text: Text, error: Exception
-) -> None:
+def test_a_shortage_of_a_moment_costs_little_and_what_it_cost_comes_back(net: Net, error: Exception) -> None:
     """0.3 s without memory left 2 of 16,384 tokens for K and V, for ever; errors of the CPU's allocator failed rows."""
-    alone = lifecycle_of(tiny_model, tiny_text)
+    alone = lifecycle_of(*net)
     alone.table.admit(SPECS)
     expected = tokens_of(finish(alone))
     fault, health, now, found = Fault(error, on=False), DeviceHealth(), 0.0, []
-    lifecycle = lifecycle_of(faulty(tiny_model, fault), tiny_text, capacity=16_384)
+    lifecycle = lifecycle_of(faulty(net.model, fault), net.text, capacity=16_384)
     lifecycle.table.admit(SPECS)
     while not lifecycle.table.idle:
         fault.on = 0.02 <= now < 0.32
@@ -99,11 +96,11 @@ def test_memory_that_is_short_again_is_taken_back_ever_more_rarely() -> None:
     assert health.grow_at == now + 400 + FIRST_CALM
 
 
-def test_rows_that_run_are_put_by_while_memory_is_taken_back(tiny_model: LoadedModel, tiny_text: Text) -> None:
-    alone = lifecycle_of(tiny_model, tiny_text)
+def test_rows_that_run_are_put_by_while_memory_is_taken_back(net: Net) -> None:
+    alone = lifecycle_of(*net)
     alone.table.admit(SPECS)
     expected = tokens_of(finish(alone))
-    lifecycle = lifecycle_of(tiny_model, tiny_text, capacity=400)
+    lifecycle = lifecycle_of(*net, capacity=400)
     device_of(lifecycle).batch.resize(200)
     lifecycle.table.admit(SPECS)
     found = [update for _ in range(4) for update in lifecycle.turn()]
@@ -158,10 +155,10 @@ class Bench:
 
 
 @pytest.fixture
-def bench(tiny_model: LoadedModel, tiny_text: Text, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
+def bench(net: Net, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
     monkeypatch.setattr(health_module, "FIRST_REST", 0.01)
     monkeypatch.setattr(health_module, "LONGEST_REST", 0.01)
-    bench = Bench(tiny_model, tiny_text, Fault(RuntimeError("the device is on fire"), on=False))
+    bench = Bench(*net, Fault(RuntimeError("the device is on fire"), on=False))
     bench.executor.start()
     yield bench
     bench.executor.stop(20)
@@ -240,9 +237,7 @@ def test_a_device_that_fails_lets_its_rows_go_and_takes_none_until_it_is_well(
     assert ends(done) == {10: FinishReason.LENGTH, 11: FinishReason.LENGTH}
 
 
-def test_rows_that_fail_on_a_sound_device_take_nothing_from_others(
-    bench: Bench, tiny_model: LoadedModel, tiny_text: Text
-) -> None:
+def test_rows_that_fail_on_a_sound_device_take_nothing_from_others(bench: Bench, net: Net) -> None:
     """Else one client, by what fails alone, would stop the server: the device proves itself at once, and goes on."""
     poisoned = {20, 21, 22, 23}
 
@@ -252,7 +247,7 @@ def test_rows_that_fail_on_a_sound_device_take_nothing_from_others(
             raise RuntimeError("no kernel for this")
         return logits
 
-    device_of(bench.lifecycle)._model = faulty(tiny_model, poison)
+    device_of(bench.lifecycle).model = faulty(net.model, poison)
     bench.admit(*poisoned, 24)
     done: list[Report] = []
     while len(ends(done)) < 5:
@@ -313,7 +308,7 @@ def unwell_with_long_prompts(bench: Bench, tiny_model: LoadedModel, monkeypatch:
     def fail(store: KvStore, logits: Tensor) -> Tensor:
         return fault(store, logits) if isinstance(store, Prefill) and store.rows[0].length >= 20 else logits
 
-    device_of(bench.lifecycle)._model = faulty(tiny_model, fail)
+    device_of(bench.lifecycle).model = faulty(tiny_model, fail)
     return fault
 
 
@@ -371,7 +366,7 @@ def test_a_lack_of_memory_that_a_thread_keeps_is_left_with_it(bench: Bench, tiny
             raise SHORTAGES[2]
         return logits
 
-    device_of(bench.lifecycle)._model = faulty(tiny_model, fail)
+    device_of(bench.lifecycle).model = faulty(tiny_model, fail)
     bench.fault.on = True
     bench.admit(0, 1, 2)
     told: list[Report] = []
@@ -381,7 +376,7 @@ def test_a_lack_of_memory_that_a_thread_keeps_is_left_with_it(bench: Bench, tiny
     assert bench.executor.alive and len(list_executors() - before) == 1 and before <= list_executors()
 
 
-def test_the_row_of_a_proof_is_no_request(tiny_model: LoadedModel, tiny_text: Text) -> None:
-    lifecycle = lifecycle_of(tiny_model, tiny_text)
+def test_the_row_of_a_proof_is_no_request(net: Net) -> None:
+    lifecycle = lifecycle_of(*net)
     assert lifecycle.prove() is None
     assert lifecycle.table.idle and not lifecycle.table.updates and not lifecycle.table.begun

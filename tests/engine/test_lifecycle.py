@@ -1,7 +1,5 @@
 """The way of rows through a device: who is where, who comes first, and who is hit when something goes wrong."""
 
-from __future__ import annotations
-
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -16,9 +14,9 @@ from engine.messages import RowSpec
 from engine.row import Row
 from engine.torch_device import TorchDevice
 from models.network.loader import LoadedModel
-from models.text import Text
 from tests.engine.invariants import check
 from tests.engine.rows import device_of, finish, lifecycle_of, spec, tokens_of
+from tests.tiny import Net
 
 Run = Callable[..., Lifecycle[Row]]
 
@@ -40,11 +38,11 @@ class WatchedBatch(RunningBatch):
 
 
 @pytest.fixture
-def run(tiny_model: LoadedModel, tiny_text: Text) -> Run:
+def run(net: Net) -> Run:
     """Makes a lifecycle, of the tiny model unless another is given."""
 
-    def make(model: LoadedModel = tiny_model, **sizes: Any) -> Lifecycle[Row]:
-        return lifecycle_of(model, tiny_text, **sizes)
+    def make(model: LoadedModel = net.model, **sizes: Any) -> Lifecycle[Row]:
+        return lifecycle_of(model, net.text, **sizes)
 
     return make
 
@@ -65,9 +63,9 @@ def serves(lifecycle: Lifecycle[Row], run: Run, one: RowSpec) -> None:
 # Stages
 
 
-def test_a_row_that_ends_with_its_first_token_never_enters_the_batch(tiny_model: LoadedModel, tiny_text: Text) -> None:
-    batch = WatchedBatch(tiny_model, 100, rows=4)
-    lifecycle = Lifecycle(TorchDevice(tiny_model, tiny_text, batch, max_prefill_tokens=64))
+def test_a_row_that_ends_with_its_first_token_never_enters_the_batch(net: Net) -> None:
+    batch = WatchedBatch(net.model, 100, rows=4)
+    lifecycle = Lifecycle(TorchDevice(*net, batch, max_prefill_tokens=64))
     lifecycle.table.admit([spec(0, max_tokens=1), spec(1, max_tokens=2)])
     updates = finish(lifecycle)
     assert batch.log == ["in 1"]
@@ -83,21 +81,19 @@ def test_running_rows_go_on_while_a_long_prompt_is_prefilled(run: Run) -> None:
     assert turns == [[0], []] * 5 + [[0], [1], [0, 1]]
 
 
-def test_rows_join_in_the_order_of_their_admission(tiny_model: LoadedModel, tiny_text: Text) -> None:
+def test_rows_join_in_the_order_of_their_admission(net: Net) -> None:
     """Also when the prefill, which works longest first, ended a later one earlier."""
-    batch = WatchedBatch(tiny_model, 400, rows=2)
-    lifecycle = Lifecycle(TorchDevice(tiny_model, tiny_text, batch, max_prefill_tokens=1000))
+    batch = WatchedBatch(net.model, 400, rows=2)
+    lifecycle = Lifecycle(TorchDevice(*net, batch, max_prefill_tokens=1000))
     lifecycle.table.admit([spec(0, length=4), spec(1, length=9), spec(2, length=2), spec(3, length=30)])
     finish(lifecycle)
     assert batch.log == ["in 0", "in 1", "in 2", "in 3"]
 
 
-def test_the_worst_ranked_row_leaves_for_lack_of_memory_and_returns_when_there_is_room(
-    tiny_model: LoadedModel, tiny_text: Text
-) -> None:
+def test_the_worst_ranked_row_leaves_for_lack_of_memory_and_returns_when_there_is_room(net: Net) -> None:
     """60 tokens hold three rows of 20 or two of 30. Row 3 has moved to the first place when it must leave."""
-    batch = WatchedBatch(tiny_model, 60, rows=3)
-    lifecycle = Lifecycle(TorchDevice(tiny_model, tiny_text, batch, max_prefill_tokens=1000))
+    batch = WatchedBatch(net.model, 60, rows=3)
+    lifecycle = Lifecycle(TorchDevice(*net, batch, max_prefill_tokens=1000))
     specs = [spec(0, 5, max_tokens=2), spec(1, 5, max_tokens=40), spec(2, 5, max_tokens=30), spec(3, 5, max_tokens=30)]
     lifecycle.table.admit(specs)
     updates = finish(lifecycle)
@@ -187,11 +183,9 @@ def test_a_first_token_does_not_wait_for_a_decode_step(run: Run) -> None:
     assert lifecycle.table.shape().rows == 0
 
 
-def test_a_row_that_is_taken_out_is_told_in_the_turn_in_which_it_leaves(
-    tiny_model: LoadedModel, tiny_text: Text
-) -> None:
-    batch = WatchedBatch(tiny_model, 40, rows=4)
-    lifecycle = Lifecycle(TorchDevice(tiny_model, tiny_text, batch, max_prefill_tokens=64))
+def test_a_row_that_is_taken_out_is_told_in_the_turn_in_which_it_leaves(net: Net) -> None:
+    batch = WatchedBatch(net.model, 40, rows=4)
+    lifecycle = Lifecycle(TorchDevice(*net, batch, max_prefill_tokens=64))
     lifecycle.table.admit([spec(0, length=8, max_tokens=20), spec(1, length=8, max_tokens=20)])
     told = []
     while not lifecycle.table.idle:

@@ -1,7 +1,5 @@
 """Running out of device memory loses no request: whichever pass it hits, all answers are what they would have been."""
 
-from __future__ import annotations
-
 from itertools import count
 from typing import Any
 
@@ -21,6 +19,7 @@ from models.network.kv_adapter import KvStore
 from models.network.loader import LoadedModel
 from models.text import Text
 from tests.engine.rows import faulty, finish, lifecycle_of, spec, tokens_of
+from tests.tiny import Net
 
 SPECS = [spec(0, 9), spec(1, 4), spec(2, 6, max_tokens=5), spec(3, 30, prompt_logprobs=1), spec(4, 2)]
 
@@ -54,15 +53,15 @@ def answers_of(lifecycle: Lifecycle[Row]) -> dict[RowId, list[int]]:
     return tokens_of(updates)
 
 
-def test_a_shortage_in_any_pass_changes_no_answer(tiny_model: LoadedModel, tiny_text: Text) -> None:
+def test_a_shortage_in_any_pass_changes_no_answer(net: Net) -> None:
     calm = Shortage()
-    expected = answers(tiny_model, tiny_text, calm)
+    expected = answers(*net, calm)
     for hit in range(calm.passes):
-        assert answers(tiny_model, tiny_text, Shortage(hit)) == expected, f"pass {hit}"
-        assert answers(tiny_model, tiny_text, Shortage(hit, hit + 1, hit + 4)) == expected, f"passes from {hit}"
+        assert answers(*net, Shortage(hit)) == expected, f"pass {hit}"
+        assert answers(*net, Shortage(hit, hit + 1, hit + 4)) == expected, f"passes from {hit}"
 
 
-def test_a_shortage_when_a_row_joins_changes_no_answer(tiny_model: LoadedModel, tiny_text: Text) -> None:
+def test_a_shortage_when_a_row_joins_changes_no_answer(net: Net) -> None:
     class Tight(KvArena):
         left = 0
 
@@ -73,10 +72,10 @@ def test_a_shortage_when_a_row_joins_changes_no_answer(tiny_model: LoadedModel, 
             return super().insert(kv)
 
     def run(calls: int) -> dict[RowId, list[int]]:
-        arena = Tight(tiny_model.kv, 200, max_rows=4)
+        arena = Tight(net.model.kv, 200, max_rows=4)
         arena.left = calls
-        batch = RunningBatch(tiny_model, arena, headroom=0)
-        return answers_of(Lifecycle(TorchDevice(tiny_model, tiny_text, batch, max_prefill_tokens=16)))
+        batch = RunningBatch(net.model, arena, headroom=0)
+        return answers_of(Lifecycle(TorchDevice(*net, batch, max_prefill_tokens=16)))
 
     expected = run(1000)
     assert all(run(calls) == expected for calls in range(8))
@@ -84,7 +83,7 @@ def test_a_shortage_when_a_row_joins_changes_no_answer(tiny_model: LoadedModel, 
 
 @pytest.mark.parametrize("entry", Entry)
 def test_a_shortage_while_tokens_are_chosen_undoes_the_pass_and_changes_no_answer(
-    tiny_model: LoadedModel, tiny_text: Text, monkeypatch: pytest.MonkeyPatch, entry: Entry
+    net: Net, monkeypatch: pytest.MonkeyPatch, entry: Entry
 ) -> None:
     """It failed all rows of the pass, though a softmax over a large vocabulary needs memory too."""
     choose = sampling.Chosen
@@ -98,7 +97,7 @@ def test_a_shortage_while_tokens_are_chosen_undoes_the_pass_and_changes_no_answe
             return choose(*asked)
 
         monkeypatch.setattr(sampling, "Chosen", choose_or_fail)
-        lifecycle = lifecycle_of(tiny_model, tiny_text, capacity=200, rows=4, chunk=16)
+        lifecycle = lifecycle_of(*net, capacity=200, rows=4, chunk=16)
         for one in SPECS:
             lifecycle.table.admit([one], BatchPolicy(entry=entry))
         updates = finish(lifecycle)
@@ -109,15 +108,15 @@ def test_a_shortage_while_tokens_are_chosen_undoes_the_pass_and_changes_no_answe
     assert all(run(hit) == expected for hit in range(0, 16, 3))
 
 
-def test_a_shortage_in_a_decode_step_lowers_the_budget(tiny_model: LoadedModel, tiny_text: Text) -> None:
+def test_a_shortage_in_a_decode_step_lowers_the_budget(net: Net) -> None:
     shortage = Shortage(2)
-    lifecycle = lifecycle_of(faulty(tiny_model, shortage), tiny_text, capacity=200)
+    lifecycle = lifecycle_of(faulty(net.model, shortage), net.text, capacity=200)
     lifecycle.table.admit(SPECS[:1])
     finish(lifecycle)
     assert lifecycle.table.shape().capacity_tokens == 180
 
 
-def test_a_group_too_large_to_prefill_is_halved_until_it_fits(tiny_model: LoadedModel, tiny_text: Text) -> None:
+def test_a_group_too_large_to_prefill_is_halved_until_it_fits(net: Net) -> None:
     sizes: list[int] = []
 
     def at_most_two(store: KvStore, logits: Tensor) -> Tensor:
@@ -126,21 +125,21 @@ def test_a_group_too_large_to_prefill_is_halved_until_it_fits(tiny_model: Loaded
             raise torch.OutOfMemoryError("injected")
         return logits
 
-    lifecycle = lifecycle_of(faulty(tiny_model, at_most_two), tiny_text, rows=1)
+    lifecycle = lifecycle_of(faulty(net.model, at_most_two), net.text, rows=1)
     lifecycle.table.admit([spec(row_id, 5, max_tokens=1) for row_id in range(8)])
     assert len(tokens_of(finish(lifecycle))) == 8
     assert sizes == [8, 4, 2, 2, 4, 2, 2]
     assert lifecycle.table.shape().capacity_tokens == 1000
 
 
-def test_what_never_fits_fails_after_a_bounded_number_of_tries(tiny_model: LoadedModel, tiny_text: Text) -> None:
+def test_what_never_fits_fails_after_a_bounded_number_of_tries(net: Net) -> None:
     tries = count()
 
     def never(store: KvStore, logits: Tensor) -> Tensor:
         next(tries)
         raise torch.OutOfMemoryError("injected")
 
-    lifecycle = lifecycle_of(faulty(tiny_model, never), tiny_text)
+    lifecycle = lifecycle_of(faulty(net.model, never), net.text)
     lifecycle.table.admit([spec(0), spec(1)])
     ends = [(update.row_id, update.finish_reason) for update in finish(lifecycle)]
     assert sorted(ends) == [(0, FinishReason.ERROR), (1, FinishReason.ERROR)]
@@ -148,15 +147,13 @@ def test_what_never_fits_fails_after_a_bounded_number_of_tries(tiny_model: Loade
 
 
 @pytest.mark.parametrize("others", [0, 2])
-def test_a_row_that_outgrows_what_is_left_fails_and_those_behind_it_go_on(
-    tiny_model: LoadedModel, tiny_text: Text, others: int
-) -> None:
+def test_a_row_that_outgrows_what_is_left_fails_and_those_behind_it_go_on(net: Net, others: int) -> None:
     def long_windows(store: KvStore, logits: Tensor) -> Tensor:
         if isinstance(store, KvArena) and store.window > 43:
             raise torch.OutOfMemoryError("injected")
         return logits
 
-    lifecycle = lifecycle_of(faulty(tiny_model, long_windows), tiny_text, capacity=60)
+    lifecycle = lifecycle_of(faulty(net.model, long_windows), net.text, capacity=60)
     lifecycle.table.admit([spec(0, 40, max_tokens=10)])
     for row_id in range(1, 1 + others):
         lifecycle.table.admit([spec(row_id, 3, max_tokens=1)])
@@ -166,19 +163,17 @@ def test_a_row_that_outgrows_what_is_left_fails_and_those_behind_it_go_on(
     assert len([update for update in updates if update.finish_reason is FinishReason.LENGTH]) == others
 
 
-def test_no_host_memory_at_the_end_of_a_slice_loses_no_row(
-    tiny_model: LoadedModel, tiny_text: Text, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_host_memory_at_the_end_of_a_slice_loses_no_row(net: Net, monkeypatch: pytest.MonkeyPatch) -> None:
     """K and V that cannot be copied out are computed again: a failed allocation there must not end the thread."""
 
     def fail(tensor: Tensor) -> Tensor:
         raise RuntimeError("CUDA error: out of memory (pinned host memory; injected)")
 
     rows = [spec(0, 9, max_tokens=7), spec(1, 4, max_tokens=7)]
-    plain = lifecycle_of(tiny_model, tiny_text)
+    plain = lifecycle_of(*net)
     plain.table.admit(rows)
     monkeypatch.setattr("engine.kv.arena.to_host", fail)
-    sliced = lifecycle_of(tiny_model, tiny_text)
+    sliced = lifecycle_of(*net)
     found: list[RowUpdate] = []
     for _ in range(3):
         sliced.table.admit(rows, BatchPolicy(closed=True, iterations=2))

@@ -1,7 +1,5 @@
 """When a row ends, and what of its text is shown by then."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,8 +1,6 @@
 """The planner's bound holds in the arena: no batch of the dynamic program ever outgrows it, and under load they leave
 little of it unused (SCLS, equation 7)."""
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 

@@ -1,7 +1,5 @@
 """The effect of each of a command's terms, in turns and numbers; that no answer changes is test_parity's business."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest
@@ -32,14 +30,15 @@ from models.network.loader import LoadedModel
 from models.text import Text
 from tests.engine.invariants import check
 from tests.engine.rows import device_of, faulty, finish, lifecycle_of, row_of, spec, tokens_of
+from tests.tiny import Net
 
 CLOSED = BatchPolicy(closed=True)
 SHAPE = BatchPolicy(entry=Entry.SHAPE)
 
 
 @pytest.fixture
-def lifecycle(tiny_model: LoadedModel, tiny_text: Text) -> Lifecycle[Row]:
-    return lifecycle_of(tiny_model, tiny_text, rows=4)
+def lifecycle(net: Net) -> Lifecycle[Row]:
+    return lifecycle_of(*net, rows=4)
 
 
 def turns(lifecycle: Lifecycle[Row], count: int) -> list[RowUpdate]:
@@ -74,10 +73,8 @@ def test_rows_of_a_closed_batch_that_have_ended_keep_their_slots_until_the_last_
     assert running(lifecycle) == [] and lifecycle.table.idle
 
 
-def test_a_closed_batch_may_be_read_in_groups_of_similar_length_but_starts_as_one(
-    tiny_model: LoadedModel, tiny_text: Text
-) -> None:
-    lifecycle = lifecycle_of(tiny_model, tiny_text, rows=4, chunk=12)
+def test_a_closed_batch_may_be_read_in_groups_of_similar_length_but_starts_as_one(net: Net) -> None:
+    lifecycle = lifecycle_of(*net, rows=4, chunk=12)
     lifecycle.table.admit([spec(0, 12), spec(1, 2), spec(2, 10), spec(3, 3)], replace(CLOSED, prefill_together=False))
     sizes = []
     while not device_of(lifecycle).batch.rows:
@@ -94,14 +91,14 @@ def test_groups_of_similar_length_have_few_cells_and_little_padding(tiny_text: T
     assert lengths == [[50], [10, 10], [9], [3, 2]]
 
 
-def test_a_row_that_fails_does_not_keep_its_batch_from_ending(tiny_model: LoadedModel, tiny_text: Text) -> None:
+def test_a_row_that_fails_does_not_keep_its_batch_from_ending(net: Net) -> None:
     def poison(store: KvStore, logits: Tensor) -> Tensor:
         if isinstance(store, KvArena) and len(logits) == 2 and store.end > 5:
             logits = logits.clone()
             logits[0] = torch.nan
         return logits
 
-    lifecycle = lifecycle_of(faulty(tiny_model, poison), tiny_text)
+    lifecycle = lifecycle_of(faulty(net.model, poison), net.text)
     lifecycle.table.admit([spec(0, max_tokens=9), spec(1, max_tokens=4)], CLOSED)
     reasons = {update.row_id: update.finish_reason for update in finish(lifecycle)}
     assert reasons == {0: FinishReason.ERROR, 1: FinishReason.LENGTH} and device_of(lifecycle).batch.arena.live == 0
@@ -118,21 +115,19 @@ def test_when_the_last_open_row_is_cancelled_the_batch_is_over(lifecycle: Lifecy
 # Slices
 
 
-def test_a_slice_ends_after_so_many_iterations_and_the_rest_goes_on_elsewhere(
-    tiny_model: LoadedModel, tiny_text: Text
-) -> None:
+def test_a_slice_ends_after_so_many_iterations_and_the_rest_goes_on_elsewhere(net: Net) -> None:
     store: HostStore[Row] = HostStore()
-    here, there = (lifecycle_of(tiny_model, tiny_text, capacity=500, rows=4, chunk=64, store=store) for _ in range(2))
+    here, there = (lifecycle_of(*net, capacity=500, rows=4, chunk=64, store=store) for _ in range(2))
     specs = [spec(0, max_tokens=3), spec(1, max_tokens=9)]
     sliced = replace(CLOSED, iterations=4)
     here.table.admit(specs, sliced)
     updates, handed_back = until_handed_back(here)
     assert len(tokens_of(updates)[1]) == 5, "the prefill's token and four more"
     assert handed_back == HandedBack((1,), Cause.SLICE)
-    assert here.table.idle and len(store) == 1 and store.bytes == 7 * tiny_model.kv.bytes_per_token
+    assert here.table.idle and len(store) == 1 and store.bytes == 7 * net.model.kv.bytes_per_token
     there.table.admit([specs[1]], sliced)
     updates += finish(there)
-    whole = finish(all_in_one(tiny_model, tiny_text, specs))
+    whole = finish(all_in_one(*net, specs))
     assert tokens_of(updates) == tokens_of(whole) and len(store) == 0
 
 
@@ -158,9 +153,9 @@ def test_a_batch_whose_rows_all_end_within_the_slice_hands_nothing_back(lifecycl
     assert lifecycle.table.take_handed_back() == ()
 
 
-def test_what_is_to_be_recomputed_takes_no_host_memory(tiny_model: LoadedModel, tiny_text: Text) -> None:
+def test_what_is_to_be_recomputed_takes_no_host_memory(net: Net) -> None:
     store: HostStore[Row] = HostStore()
-    lifecycle = lifecycle_of(tiny_model, tiny_text, capacity=500, rows=4, chunk=64, store=store)
+    lifecycle = lifecycle_of(*net, capacity=500, rows=4, chunk=64, store=store)
     lifecycle.table.admit([spec(0, 5, max_tokens=9)], replace(CLOSED, iterations=2, kept_from=NEVER))
     until_handed_back(lifecycle)
     assert len(store) == 1 and store.bytes == 0
@@ -172,9 +167,9 @@ def test_what_is_to_be_recomputed_takes_no_host_memory(tiny_model: LoadedModel, 
 
 
 @pytest.mark.parametrize("terms", [replace(CLOSED, iterations=60), replace(CLOSED, iterations=60, kept_from=NEVER)])
-def test_a_repetition_is_noticed_across_slices(tiny_model: LoadedModel, tiny_text: Text, terms: BatchPolicy) -> None:
+def test_a_repetition_is_noticed_across_slices(net: Net, terms: BatchPolicy) -> None:
     """Whether K and V are kept or recomputed, and while a row beside it takes its time."""
-    lifecycle = lifecycle_of(tiny_model, tiny_text)
+    lifecycle = lifecycle_of(*net)
     dull = spec(0, max_tokens=400, ignore_eos=False, stop_repetition=True, logit_bias=((9, 100.0),))
     specs, updates = [dull, spec(1, max_tokens=300)], list[RowUpdate]()
     lifecycle.table.admit(specs, terms)
@@ -187,15 +182,15 @@ def test_a_repetition_is_noticed_across_slices(tiny_model: LoadedModel, tiny_tex
     assert ends == {0: (FinishReason.STOP, REPETITION), 1: (FinishReason.LENGTH, None)}
 
 
-def test_rows_of_some_lengths_keep_their_k_and_v(tiny_model: LoadedModel, tiny_text: Text) -> None:
+def test_rows_of_some_lengths_keep_their_k_and_v(net: Net) -> None:
     """They have 8 and 10 tokens after the slice, K and V of 9 of these."""
     store: HostStore[Row] = HostStore()
-    lifecycle = lifecycle_of(tiny_model, tiny_text, capacity=500, rows=4, chunk=64, store=store)
+    lifecycle = lifecycle_of(*net, capacity=500, rows=4, chunk=64, store=store)
     rows = [spec(0, 5, max_tokens=9), spec(1, 7, max_tokens=9)]
     lifecycle.table.admit(rows, replace(CLOSED, iterations=2, kept_from=9))
     _, handed_back = until_handed_back(lifecycle)
     assert handed_back == HandedBack((0, 1), Cause.SLICE, dropped=(0,))
-    assert store.bytes == 9 * tiny_model.kv.bytes_per_token
+    assert store.bytes == 9 * net.model.kv.bytes_per_token
     lifecycle.table.admit(rows)
     turns(lifecycle, 1)
     assert lifecycle.table.tally.prompt == 8
@@ -208,19 +203,19 @@ def sharing_a_store(model: LoadedModel, text: Text, *, chunk: int) -> tuple[Life
     return first, second
 
 
-def test_what_is_in_host_memory_outlives_its_device(tiny_model: LoadedModel, tiny_text: Text) -> None:
-    first, second = sharing_a_store(tiny_model, tiny_text, chunk=64)
+def test_what_is_in_host_memory_outlives_its_device(net: Net) -> None:
+    first, second = sharing_a_store(*net, chunk=64)
     first.table.admit([spec(0, max_tokens=9), spec(1, max_tokens=9)])
     updates = turns(first, 3)
     assert first.table.salvage() == (1,)
     second.table.admit([spec(1, max_tokens=9)])
     made = tokens_of(updates + finish(second))[1]
-    assert made == tokens_of(finish(all_in_one(tiny_model, tiny_text, [spec(1, max_tokens=9)])))[1]
+    assert made == tokens_of(finish(all_in_one(*net, [spec(1, max_tokens=9)])))[1]
 
 
-def test_a_row_that_is_read_again_outlives_its_device(tiny_model: LoadedModel, tiny_text: Text) -> None:
+def test_a_row_that_is_read_again_outlives_its_device(net: Net) -> None:
     """It was handed back without K and V, and its device is lost before it has been read, or while it is."""
-    first, second = sharing_a_store(tiny_model, tiny_text, chunk=4)
+    first, second = sharing_a_store(*net, chunk=4)
     rows = [spec(0, 6, max_tokens=9), spec(1, 6, max_tokens=9)]
     updates: list[RowUpdate] = []
     for row in rows:
@@ -233,12 +228,12 @@ def test_a_row_that_is_read_again_outlives_its_device(tiny_model: LoadedModel, t
     assert sorted(first.table.salvage()) == [0, 1]
     second.table.admit(rows)
     made = tokens_of(updates + finish(second))
-    assert made == tokens_of(finish(all_in_one(tiny_model, tiny_text, rows)))
+    assert made == tokens_of(finish(all_in_one(*net, rows)))
 
 
-def test_what_a_device_puts_by_that_was_given_up_is_nobody_s(tiny_model: LoadedModel, tiny_text: Text) -> None:
+def test_what_a_device_puts_by_that_was_given_up_is_nobody_s(net: Net) -> None:
     store: HostStore[Row] = HostStore()
-    lifecycle = lifecycle_of(tiny_model, tiny_text, capacity=500, rows=4, chunk=64, store=store)
+    lifecycle = lifecycle_of(*net, capacity=500, rows=4, chunk=64, store=store)
     lifecycle.table.admit([spec(0, max_tokens=9)])
     turns(lifecycle, 3)
     lifecycle.table.leave_store()
@@ -258,10 +253,8 @@ def test_slices_of_two_batches_that_wait_one_behind_the_other_both_get_on(lifecy
     assert until_handed_back(lifecycle)[1].row_ids == (1,)
 
 
-def test_a_row_that_was_taken_out_of_its_batch_goes_on_when_only_ended_rows_are_left(
-    tiny_model: LoadedModel, tiny_text: Text
-) -> None:
-    lifecycle = lifecycle_of(tiny_model, tiny_text, capacity=60, rows=3)
+def test_a_row_that_was_taken_out_of_its_batch_goes_on_when_only_ended_rows_are_left(net: Net) -> None:
+    lifecycle = lifecycle_of(*net, capacity=60, rows=3)
     rows = [spec(0, 20, max_tokens=6), spec(1, 20, max_tokens=6), spec(2, 10, max_tokens=20)]
     lifecycle.table.admit(rows, CLOSED)
     assert {row_id: len(tokens) for row_id, tokens in tokens_of(finish(lifecycle)).items()} == {0: 6, 1: 6, 2: 20}
@@ -286,8 +279,8 @@ def test_a_row_that_is_named_twice_is_paused_once(lifecycle: Lifecycle[Row]) -> 
 # Split
 
 
-def test_a_batch_that_outgrows_the_device_is_handed_back_whole(tiny_model: LoadedModel, tiny_text: Text) -> None:
-    lifecycle = lifecycle_of(tiny_model, tiny_text, capacity=40, rows=4)
+def test_a_batch_that_outgrows_the_device_is_handed_back_whole(net: Net) -> None:
+    lifecycle = lifecycle_of(*net, capacity=40, rows=4)
     lifecycle.table.admit(
         [spec(row_id, 4, max_tokens=30) for row_id in range(4)], replace(CLOSED, overflow=Overflow.SPLIT)
     )
@@ -300,13 +293,13 @@ def test_a_batch_that_outgrows_the_device_is_handed_back_whole(tiny_model: Loade
     assert len(tokens_of(finish(lifecycle))[0]) == 23
 
 
-def test_a_shortage_of_memory_splits_too_and_lowers_the_budget(tiny_model: LoadedModel, tiny_text: Text) -> None:
+def test_a_shortage_of_memory_splits_too_and_lowers_the_budget(net: Net) -> None:
     def shortage(store: KvStore, logits: Tensor) -> Tensor:
         if isinstance(store, KvArena) and store.end == 6:
             raise torch.OutOfMemoryError("injected")
         return logits
 
-    lifecycle = lifecycle_of(faulty(tiny_model, shortage), tiny_text)
+    lifecycle = lifecycle_of(faulty(net.model, shortage), net.text)
     lifecycle.table.admit([spec(0), spec(1)], replace(CLOSED, overflow=Overflow.SPLIT))
     _, handed_back = until_handed_back(lifecycle)
     assert handed_back == HandedBack((0, 1), Cause.OVERFLOW)
@@ -341,8 +334,8 @@ def test_a_row_that_wants_its_prompt_scored_is_prefilled_instead(lifecycle: Life
     assert first.prompt_logprobs is not None and len(first.prompt_logprobs) == 5
 
 
-def test_a_prompt_that_no_view_holds_fails_and_those_behind_it_go_on(tiny_model: LoadedModel, tiny_text: Text) -> None:
-    lifecycle = lifecycle_of(tiny_model, tiny_text, capacity=20)
+def test_a_prompt_that_no_view_holds_fails_and_those_behind_it_go_on(net: Net) -> None:
+    lifecycle = lifecycle_of(*net, capacity=20)
     lifecycle.table.admit([spec(0, 30), spec(1, 3)], SHAPE)
     reasons = {update.row_id: update.finish_reason for update in finish(lifecycle)}
     assert reasons == {0: FinishReason.ERROR, 1: FinishReason.LENGTH}
@@ -352,10 +345,8 @@ def test_a_prompt_that_no_view_holds_fails_and_those_behind_it_go_on(tiny_model:
 
 
 @pytest.mark.parametrize("terms", [BatchPolicy(), SHAPE])
-def test_a_better_row_waits_for_a_slot_and_gets_the_next(
-    tiny_model: LoadedModel, tiny_text: Text, terms: BatchPolicy
-) -> None:
-    lifecycle = lifecycle_of(tiny_model, tiny_text, rows=1)
+def test_a_better_row_waits_for_a_slot_and_gets_the_next(net: Net, terms: BatchPolicy) -> None:
+    lifecycle = lifecycle_of(*net, rows=1)
     lifecycle.table.admit([replace(spec(0, max_tokens=6), priority=5)], terms)
     updates = turns(lifecycle, 2)
     lifecycle.table.admit(

@@ -1,7 +1,5 @@
 """Rules of a row's way through a device, on the engine and on the simulator: they must be the same."""
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import replace
 from functools import partial
@@ -11,10 +9,9 @@ import pytest
 
 from engine.device import OutOfMemoryError
 from engine.messages import BatchPolicy, Cause, Entry, HandedBack, RowId, RowSpec, RowUpdate
-from models.network.loader import LoadedModel
-from models.text import Text
 from tests.engine.rows import spec
 from tests.engine.twins import AnyTwin, MakeTwin, engine_twin, simulated_twin
+from tests.tiny import Net
 
 CLOSED = BatchPolicy(closed=True)
 SHAPE = BatchPolicy(entry=Entry.SHAPE)
@@ -22,8 +19,8 @@ BLOCKING = BatchPolicy(entry=Entry.EMBED_BLOCKING)
 
 
 @pytest.fixture(params=["engine", "simulated"])
-def make(request: pytest.FixtureRequest, tiny_model: LoadedModel, tiny_text: Text) -> MakeTwin:
-    return partial(engine_twin, tiny_model, tiny_text) if request.param == "engine" else simulated_twin
+def make(request: pytest.FixtureRequest, net: Net) -> MakeTwin:
+    return partial(engine_twin, *net) if request.param == "engine" else simulated_twin
 
 
 def test_a_closed_batch_that_fills_the_device_runs_whole(make: MakeTwin) -> None:

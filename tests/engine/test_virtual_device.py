@@ -1,7 +1,5 @@
 """The device that only takes time: the simulator's times and counts, step by step, on a clock that the test turns."""
 
-from __future__ import annotations
-
 import random
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -62,9 +60,8 @@ class Virtual:
 
     def __post_init__(self) -> None:
         batch = SimulatedBatch(100_000, self.rows, HEADROOM)
-        device = VirtualDevice(
-            "virtual:x", batch, self.cost, CHUNK, text=TEXT, clock=self.clock.now, sleep=self.clock.sleep
-        )
+        now, sleep = self.clock.now, self.clock.sleep
+        device = VirtualDevice(batch, self.cost, CHUNK, name="virtual:x", text=TEXT, clock=now, sleep=sleep)
         self.lifecycle: Lifecycle[SimulatedRow] = Lifecycle(device)
 
     def finish(self) -> Iterator[tuple[float, RowUpdate]]:

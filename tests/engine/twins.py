@@ -1,7 +1,5 @@
 """The rules of a row's life on the engine's device and on the simulated one, behind one face."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Iterable

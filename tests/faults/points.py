@@ -100,7 +100,7 @@ POINTS: Mapping[str, Point] = MappingProxyType(
                 (KvArena, "insert"),
                 (KvArena, "reshape"),
                 (arena, "to_host"),
-                (sampler, "choose"),
+                (sampler, "Chosen"),
             ],
             lambda *_: torch.OutOfMemoryError("CUDA out of memory (injected)"),
         ),

@@ -1,10 +1,10 @@
 """The sentence embedder: its rules on a tiny random one, and the real one where it is cached."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 from sentence_transformers import SentenceTransformer
 from transformers import AutoTokenizer
 
@@ -69,13 +69,13 @@ def test_texts_that_come_again_are_not_embedded_again(folder: Path, monkeypatch:
     monkeypatch.setattr(module, "REMEMBERED", 2)
     embedder = Embedder.load(folder)
     asked: list[list[str]] = []
-    embed = embedder._embed
+    encode = embedder._network.encode
 
-    def note(texts: list[str]) -> NDArray[np.float32]:
+    def note(texts: list[str], **options: Any) -> Any:
         asked.append(texts)
-        return embed(texts)
+        return encode(texts, **options)
 
-    monkeypatch.setattr(embedder, "_embed", note)
+    monkeypatch.setattr(embedder._network, "encode", note)
     first = embedder.encode(["a", "b", "a"])
     again = embedder.encode(["a", "c"])
     assert asked == [["a", "b"], ["c"]]

@@ -1,7 +1,5 @@
 """What a scope had encoded is remembered for it, and changes no token."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import pytest

@@ -34,7 +34,7 @@ LOGITS = 64  # few, as arithmetic is the device's
 SAMPLED = {"greedy": 0.0, "sampled": 0.8}  # temperature
 PARTS = {
     "inputs": (RunningBatch, "step"),
-    "sampling": (sampler, "choose"),
+    "sampling": (sampler, "Chosen"),
     "tokens": (sampler.Chosen, "read"),
     "rows": (decode, "accept"),
 }

@@ -46,9 +46,7 @@ class Decoder(nn.Module):
 
     @property
     def embeddings(self) -> Tensor:
-        """(vocabulary, hidden)."""
-        weight: Tensor = self.embed.weight
-        return weight
+        return self.embed.weight
 
     def forward(self, tokens: Tensor, positions: Tensor, mask: Mask, store: KvStore, select: Select = None) -> Tensor:
         """See `LoadedModel.forward`."""
@@ -118,7 +116,10 @@ class Decoder(nn.Module):
             compiled = torch.compile(plain, backend=backend, dynamic=True)
             try:
                 if seen:
-                    require_precise(compiled(*seen[0]), plain(*map(_widen, seen[0])))
+                    found, exact = compiled(*seen[0]), plain(*map(_widen, seen[0]))
+                    error = float((found.double() - exact).norm() / exact.norm())
+                    if not error <= PRECISE * torch.finfo(found.dtype).eps:
+                        raise ValueError(f"relative error {error:.2g}")
                 self._set_part(name, compiled)
             except Exception as error:
                 log.warning("each %s is several kernels, which costs speed: %s", name.replace("_", " "), error)
@@ -158,13 +159,6 @@ def _widen(value: Any) -> Any:
     return Rotation(*map(_widen, value)) if isinstance(value, Rotation) else value
 
 
-def require_precise(found: Tensor, exact: Tensor) -> None:
-    """Raises ValueError unless a part's output is the exact one up to its dtype's rounding."""
-    error = float((found.double() - exact).norm() / exact.norm())
-    if not error <= PRECISE * torch.finfo(found.dtype).eps:
-        raise ValueError(f"relative error {error:.2g}")
-
-
 class OtherLogits(ValueError):
     """The network's weights were taken."""
 
@@ -181,7 +175,6 @@ def take_over(network: PreTrainedModel, context_length: int) -> Decoder:
 
 
 def sample_text(context_length: int, vocabulary: int) -> Tensor:
-    """(1, tokens)."""
     return torch.arange(10, 10 + min(TOKENS, context_length))[None] % vocabulary
 
 

@@ -69,7 +69,6 @@ class Rotary(nn.Module):
         return None if self._turned == head_dim else order
 
     def gather(self, positions: Tensor) -> Rotation:
-        """Positions (rows, new)."""
         cos, sin = self.table[positions].unsqueeze(1).chunk(2, dim=-1)
         return Rotation(torch.cat((cos, cos), dim=-1), torch.cat((sin.neg(), sin), dim=-1))
 
@@ -84,6 +83,7 @@ class DecoderLayer(nn.Module):
     head_weight: Tensor | None
 
     def __init__(self, layer: nn.Module, spec: DecoderSpec, rotary: Rotary) -> None:
+        """Takes weights over."""
         super().__init__()
         self._spec = spec
         attention, mlp = layer.get_submodule("self_attn"), layer.get_submodule("mlp")
@@ -98,18 +98,12 @@ class DecoderLayer(nn.Module):
         self.out, self.down = _scale(attention, "o_proj", scale), _scale(mlp, "down_proj", scale)
         self.activate = next(child for name, child in mlp.named_children() if name in ("act_fn", "activation_fn"))
         self.turn, self.multiply_gate = turn, multiply_gate  # compiled on CUDA
-        self._take_head_norms(attention, order)
-
-    def _take_head_norms(self, attention: nn.Module, order: Sequence[int] | None) -> None:
-        """Qwen3's, of query and key heads, (heads + kv_heads, 1, head_dim)."""
-        spec = self._spec
         self.register_buffer("head_weight", None)
-        if not hasattr(attention, "q_norm"):
-            return
-        counts = {"q_norm": spec.heads, "k_norm": spec.kv_heads}
-        weights = [norm_weight(attention.get_submodule(name)).expand(count, -1) for name, count in counts.items()]
-        weight = torch.cat(weights)
-        self.head_weight = (weight if order is None else weight[:, order])[:, None]
+        if hasattr(attention, "q_norm"):  # Qwen3's, of query and key heads, (heads + kv_heads, 1, head_dim)
+            counts = {"q_norm": spec.heads, "k_norm": spec.kv_heads}
+            weights = [norm_weight(attention.get_submodule(name)).expand(count, -1) for name, count in counts.items()]
+            weight = torch.cat(weights)
+            self.head_weight = (weight if order is None else weight[:, order])[:, None]
 
     def forward(
         self, hidden: Tensor, shape: tuple[int, int], rotation: Rotation, mask: Mask, kv: KvPass, layer: int
@@ -133,6 +127,7 @@ class DecoderLayer(nn.Module):
 
 
 def add_product(linear: nn.Linear | InferenceLinear, inputs: Tensor, residual: Tensor) -> Tensor:
+    """Fused if possible."""
     if isinstance(linear, PackedLinear):
         return linear.add_to(residual, inputs)
     return residual + linear.forward(inputs)
@@ -148,10 +143,13 @@ def norm_weight(norm: nn.Module) -> Tensor:
 def _fuse(parent: nn.Module, names: Sequence[str], fused: str) -> nn.Linear:
     parts = [_take(parent, name) for name in ((fused,) if hasattr(parent, fused) else names)]
     whole = torch.cat([part.weight.detach() for part in parts])
-    if all(part.bias is None for part in parts):
+    biases: list[Tensor | None] = [part.bias for part in parts]
+    if not any(bias is not None for bias in biases):
         return _linear_of(whole, None)
-    biases = [part.weight.new_zeros(part.out_features) if part.bias is None else part.bias for part in parts]
-    return _linear_of(whole, torch.cat(biases))
+    zeros = [part.weight.new_zeros(part.out_features) for part in parts]
+    return _linear_of(
+        whole, torch.cat([zero if bias is None else bias for bias, zero in zip(biases, zeros, strict=True)])
+    )
 
 
 def _reorder_heads(qkv: nn.Linear, spec: DecoderSpec, order: Sequence[int] | None) -> None:

@@ -1,7 +1,5 @@
 """A stand-in for CUDA graphs on a CPU: operations are recorded with their addresses and numbers, and replayed."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """In the compiled pass a row computes the same bits whatever is computed with it."""
 
-from __future__ import annotations
-
 import random
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """In bfloat16 answers may differ where two tokens are nearly as likely; the logits must not, beyond rounding."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from statistics import mean
 

@@ -1,7 +1,5 @@
 """Behaviour that only a CUDA device shows: captured graphs, streams, and copies that attention must not make."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path

@@ -2,8 +2,6 @@
 steps run one after another, whatever happens around it, and no launch waits for the device.
 """
 
-from __future__ import annotations
-
 import math
 import random
 from collections.abc import Callable, Sequence
@@ -41,6 +39,7 @@ from models.network.quantization import Kernels
 from models.text import Text
 from tests.engine.invariants import check
 from tests.engine.rows import device_of, faulty, finish, lifecycle_of, row_of, spec, tokens_of
+from tests.tiny import Net
 
 WISHES: list[dict[str, Any]] = [
     {},
@@ -121,13 +120,13 @@ def plays(draw: st.DrawFn) -> tuple[list[RowSpec], Events, list[BatchPolicy]]:
 @settings(max_examples=25, deadline=None)
 @given(told=plays())
 def test_every_answer_is_that_of_steps_one_after_another(
-    tiny_model: LoadedModel, tiny_text: Text, told: tuple[list[RowSpec], Events, list[BatchPolicy]]
+    net: Net, told: tuple[list[RowSpec], Events, list[BatchPolicy]]
 ) -> None:
     """Rows join, enter, end by text, by token, by length, and are cancelled, handed back and displaced meanwhile."""
     jobs, events, terms = told
     cancelled = {row_id for _, what, row_id in events if what == "cancel"}
-    before = play(tiny_model, tiny_text, jobs, events, terms, ahead=False, capacity=150)
-    after = play(tiny_model, tiny_text, jobs, events, terms, ahead=True, capacity=150)
+    before = play(*net, jobs, events, terms, ahead=False, capacity=150)
+    after = play(*net, jobs, events, terms, ahead=True, capacity=150)
     for one in jobs:
         expected, found = answers(before[one.row_id]), answers(after[one.row_id])
         if one.row_id in cancelled:  # a turn earlier or later
@@ -138,13 +137,13 @@ def test_every_answer_is_that_of_steps_one_after_another(
             assert expected[-1] == pytest.approx(found[-1], abs=1e-4)
 
 
-def test_batches_of_closed_slices_go_on_as_they_do_one_after_another(tiny_model: LoadedModel, tiny_text: Text) -> None:
+def test_batches_of_closed_slices_go_on_as_they_do_one_after_another(net: Net) -> None:
     """Rows that have ended keep their slots and run in vain; all that are left are handed back every five steps."""
     jobs = [job(row_id, 4 + 5 * row_id, 6 + 7 * row_id, row_id) for row_id in range(4)]
     terms = BatchPolicy(closed=True, iterations=5)
 
     def run(*, ahead: bool) -> dict[RowId, list[int]]:
-        lifecycle = lifecycle_of(tiny_model, tiny_text, capacity=400, rows=4, chunk=64, ahead=ahead)
+        lifecycle = lifecycle_of(*net, capacity=400, rows=4, chunk=64, ahead=ahead)
         lifecycle.table.admit(jobs, terms)
         updates: list[RowUpdate] = []
         while not lifecycle.table.idle:
@@ -164,7 +163,7 @@ Watched = Callable[..., tuple[Lifecycle[Row], list[str]]]
 
 
 @pytest.fixture
-def watched(tiny_model: LoadedModel, tiny_text: Text, monkeypatch: pytest.MonkeyPatch) -> Watched:
+def watched(net: Net, monkeypatch: pytest.MonkeyPatch) -> Watched:
     """Makes a lifecycle whose launches and reads are noted."""
     log: list[str] = []
     init, read = sampling.Chosen.__init__, sampling.Chosen.read
@@ -180,8 +179,8 @@ def watched(tiny_model: LoadedModel, tiny_text: Text, monkeypatch: pytest.Monkey
     monkeypatch.setattr(sampling.Chosen, "__init__", noted_init)
     monkeypatch.setattr(sampling.Chosen, "read", noted_read)
 
-    def make(*specs: RowSpec, model: LoadedModel = tiny_model) -> tuple[Lifecycle[Row], list[str]]:
-        lifecycle = lifecycle_of(model, tiny_text, capacity=400, rows=4, chunk=64, ahead=True)
+    def make(*specs: RowSpec, model: LoadedModel = net.model) -> tuple[Lifecycle[Row], list[str]]:
+        lifecycle = lifecycle_of(model, net.text, capacity=400, rows=4, chunk=64, ahead=True)
         lifecycle.table.admit(specs)
         lifecycle.turn()  # the prompts are read
         log.clear()
@@ -196,7 +195,7 @@ def test_a_step_is_launched_before_the_one_before_it_is_read(watched: Watched) -
     assert log == ["launch 1", *["launch 1", "read"] * 3, "read"]  # none after that of the last token
 
 
-def test_a_row_that_ends_late_costs_one_row_step(watched: Watched, tiny_model: LoadedModel, tiny_text: Text) -> None:
+def test_a_row_that_ends_late_costs_one_row_step(watched: Watched, net: Net) -> None:
     (tokens,) = tokens_of(finish(watched(spec(0, max_tokens=12))[0])).values()
     stop = next(token for place, token in enumerate(tokens) if place >= 3 and token not in tokens[:place])
     lifecycle, _ = watched(spec(0, max_tokens=12, stop_token_ids=(stop,)), spec(1, max_tokens=12))
@@ -214,9 +213,7 @@ def test_a_row_with_a_grammar_is_read_before_the_next_step(watched: Watched) -> 
     assert log == ["launch 2", "read"] * 3
 
 
-def test_a_step_ahead_for_which_there_is_no_memory_loses_no_token(
-    watched: Watched, tiny_model: LoadedModel, tiny_text: Text
-) -> None:
+def test_a_step_ahead_for_which_there_is_no_memory_loses_no_token(watched: Watched, net: Net) -> None:
     calls = iter(range(1000))
 
     def fault(store: KvStore, logits: Tensor) -> Tensor:
@@ -224,7 +221,7 @@ def test_a_step_ahead_for_which_there_is_no_memory_loses_no_token(
             raise torch.OutOfMemoryError("injected")
         return logits
 
-    lifecycle, log = watched(spec(0, max_tokens=8), spec(1, max_tokens=8), model=faulty(tiny_model, fault))
+    lifecycle, log = watched(spec(0, max_tokens=8), spec(1, max_tokens=8), model=faulty(net.model, fault))
     expected = tokens_of(finish(watched(spec(0, max_tokens=8), spec(1, max_tokens=8))[0]))
     log.clear()
     assert tokens_of(finish(lifecycle)) == expected

@@ -37,6 +37,7 @@ from tests.engine.forward.test_parity import MIXED, Schedule, assert_as_if_alone
 from tests.engine.invariants import check
 from tests.engine.rows import device_of, faulty, finish, lifecycle_of, spec, tokens_of
 from tests.reference import Reference
+from tests.tiny import Net
 
 SPECS = [
     replace(spec(row_id, length, max_tokens=40), row_id=row_id) for row_id, length in enumerate((3, 250, 17, 2, 9))
@@ -59,9 +60,9 @@ def with_graphs(
 
 
 @pytest.fixture(scope="module")
-def tiny_model(tiny_folder: Path) -> LoadedModel:
-    """The tiny network on torch's kernels, which are what a graph captures."""
-    return load(tiny_folder, dtype="float32", kernels=Kernels.TORCH)
+def net(tiny_folder: Path, tiny_text: Text) -> Net:
+    """On torch's kernels, which are what a graph captures."""
+    return Net(load(tiny_folder, dtype="float32", kernels=Kernels.TORCH), tiny_text)
 
 
 @pytest.fixture
@@ -72,12 +73,10 @@ def recorder() -> Recorder:
 @torch.inference_mode()
 @pytest.mark.parametrize("capacity", [600, 4096])
 @pytest.mark.parametrize("terms", [BatchPolicy(), BatchPolicy(entry=Entry.SHAPE), BatchPolicy(closed=True)])
-def test_answers_are_the_same_with_graphs(
-    tiny_model: LoadedModel, tiny_text: Text, recorder: Recorder, terms: BatchPolicy, capacity: int
-) -> None:
+def test_answers_are_the_same_with_graphs(net: Net, recorder: Recorder, terms: BatchPolicy, capacity: int) -> None:
     """With 600 tokens the arena is viewed in other proportions while rows run, which were steps without graphs."""
-    plain = lifecycle_of(tiny_model, tiny_text, capacity=capacity, rows=8)
-    graphed = with_graphs(tiny_model, tiny_text, capacity, 8, recorder)
+    plain = lifecycle_of(*net, capacity=capacity, rows=8)
+    graphed = with_graphs(*net, capacity, 8, recorder)
     for lifecycle in (plain, graphed):
         lifecycle.table.admit(SPECS, terms)
     expected, before = tokens_of(finish(plain)), recorder.replays
@@ -88,7 +87,7 @@ def test_answers_are_the_same_with_graphs(
 
 @torch.inference_mode()
 def test_inputs_are_written_when_rows_come_or_go_and_else_advance_on_the_device(
-    tiny_model: LoadedModel, tiny_text: Text, monkeypatch: pytest.MonkeyPatch
+    net: Net, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """At 256 rows, building them from lists for each step took a third of the host's time."""
     writes, write = list[int](), DecodeStep._write
@@ -97,14 +96,14 @@ def test_inputs_are_written_when_rows_come_or_go_and_else_advance_on_the_device(
         writes.append(live)
         write(step, live, tokens)
 
-    arena, graphs = graphs_of(tiny_model, 4096, 4, capture_nothing)
-    batch = RunningBatch(tiny_model, arena, headroom=0, graphs=graphs)
-    lifecycle = Lifecycle(TorchDevice(tiny_model, tiny_text, batch, max_prefill_tokens=64, ahead=True))
+    arena, graphs = graphs_of(net.model, 4096, 4, capture_nothing)
+    batch = RunningBatch(net.model, arena, headroom=0, graphs=graphs)
+    lifecycle = Lifecycle(TorchDevice(*net, batch, max_prefill_tokens=64, ahead=True))
     monkeypatch.setattr(DecodeStep, "_write", noted)
     lifecycle.table.admit([spec(0, 5, max_tokens=40), spec(1, 9, max_tokens=20)])
     found = tokens_of(finish(lifecycle))
     assert writes == [2, 1], "once for both, once when the second has left"
-    plain = lifecycle_of(tiny_model, tiny_text)
+    plain = lifecycle_of(*net)
     plain.table.admit([spec(0, 5, max_tokens=40), spec(1, 9, max_tokens=20)])
     assert found == tokens_of(finish(plain))
 
@@ -123,10 +122,10 @@ class GraphedSchedule(Schedule):
     ("seed", "terms"), [(place % 2, terms) for place, terms in enumerate([[BatchPolicy()], *MIXED])]
 )
 def test_rows_of_a_random_schedule_are_replayed_to_what_transformers_generates(
-    seed: int, terms: list[BatchPolicy], tiny_model: LoadedModel, tiny_text: Text, tiny_reference: Reference,
+    seed: int, terms: list[BatchPolicy], net: Net, tiny_reference: Reference,
     recorder: Recorder,
 ) -> None:  # fmt: skip
-    schedule = GraphedSchedule(seed, tiny_model, tiny_text, recorder)
+    schedule = GraphedSchedule(seed, *net, recorder)
     schedule.terms, prepared = terms, recorder.replays
     schedule.run(rows=10)
     assert_as_if_alone(schedule, tiny_reference)
@@ -134,11 +133,9 @@ def test_rows_of_a_random_schedule_are_replayed_to_what_transformers_generates(
 
 
 @torch.inference_mode()
-def test_a_graph_holds_in_every_view_of_the_memory(
-    tiny_model: LoadedModel, tiny_text: Text, recorder: Recorder
-) -> None:
+def test_a_graph_holds_in_every_view_of_the_memory(net: Net, recorder: Recorder) -> None:
     """Steps ran without graphs from the first time on that the arena had other rows and columns."""
-    lifecycle = with_graphs(tiny_model, tiny_text, 600, 8, recorder)
+    lifecycle = with_graphs(*net, 600, 8, recorder)
     arena, before = device_of(lifecycle).batch.arena, recorder.replays
     lifecycle.table.admit([spec(0, 200, max_tokens=5)])
     for _ in range(6):
@@ -149,9 +146,7 @@ def test_a_graph_holds_in_every_view_of_the_memory(
 
 
 @torch.inference_mode()
-def test_graphs_are_captured_anew_once_the_memory_has_moved(
-    tiny_model: LoadedModel, tiny_text: Text, recorder: Recorder
-) -> None:
+def test_graphs_are_captured_anew_once_the_memory_has_moved(net: Net, recorder: Recorder) -> None:
     """After one lack of memory all steps ran without graphs for the life of the process."""
     hits = iter([False] * 12 + [True] + [False] * 1000)
 
@@ -162,8 +157,8 @@ def test_graphs_are_captured_anew_once_the_memory_has_moved(
         return logits
 
     gone: list[int] = []
-    plain = lifecycle_of(tiny_model, tiny_text)
-    made = with_graphs(faulty(tiny_model, shortage), tiny_text, 1024, 4, partial(pass_on, recorder))
+    plain = lifecycle_of(*net)
+    made = with_graphs(faulty(net.model, shortage), net.text, 1024, 4, partial(pass_on, recorder))
     for lifecycle in (plain, made):
         lifecycle.table.admit([spec(0, max_tokens=20), spec(1, max_tokens=20)])
     assert tokens_of(finish(made)) == tokens_of(finish(plain))
@@ -183,8 +178,8 @@ def pass_on(recorder: Recorder, device: torch.device) -> Capture:
 
 
 @torch.inference_mode()
-def test_rows_with_holes_are_stepped_under_a_mask(tiny_model: LoadedModel, tiny_text: Text, recorder: Recorder) -> None:
-    lifecycle = with_graphs(tiny_model, tiny_text, 1024, 4, recorder)
+def test_rows_with_holes_are_stepped_under_a_mask(net: Net, recorder: Recorder) -> None:
+    lifecycle = with_graphs(*net, 1024, 4, recorder)
     lifecycle.table.admit([spec(0, max_tokens=30)], BatchPolicy(entry=Entry.SHAPE))
     for _ in range(4):
         lifecycle.turn()
@@ -200,7 +195,7 @@ def test_rows_with_holes_are_stepped_under_a_mask(tiny_model: LoadedModel, tiny_
 @pytest.mark.parametrize("replayed", [None, 1.5], ids=["nothing", "something else"])
 @torch.inference_mode()
 def test_a_replay_that_computes_something_else_is_found_and_not_used(
-    tiny_model: LoadedModel, tiny_text: Text, caplog: pytest.LogCaptureFixture, replayed: float | None
+    net: Net, caplog: pytest.LogCaptureFixture, replayed: float | None
 ) -> None:
     """A graph captured on another device's stream is empty: the logits of the pass before it were taken for its own."""
 
@@ -217,9 +212,9 @@ def test_a_replay_that_computes_something_else_is_found_and_not_used(
         return capture
 
     with caplog.at_level(logging.WARNING):
-        graphed = with_graphs(tiny_model, tiny_text, 1024, 2, wrong)
+        graphed = with_graphs(*net, 1024, 2, wrong)
     assert caplog.text.count("without a CUDA graph") == 2 and "replay differs" in caplog.text
-    plain = lifecycle_of(tiny_model, tiny_text)
+    plain = lifecycle_of(*net)
     for lifecycle in (plain, graphed):
         lifecycle.table.admit(SPECS[2:4])
     assert tokens_of(finish(graphed)) == tokens_of(finish(plain))
@@ -227,12 +222,12 @@ def test_a_replay_that_computes_something_else_is_found_and_not_used(
 
 @torch.inference_mode()
 def test_few_rows_of_few_heads_have_a_bucket_for_each_order_of_length(
-    tiny_model: LoadedModel, monkeypatch: pytest.MonkeyPatch
+    net: Net, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With two K heads 64 rows are cut as 16 rows of eight are, whose long rows were left to few multiprocessors."""
     monkeypatch.setattr(decode, "LENGTHS", 8)
-    monkeypatch.setattr(decode, "FEW_HEADS", 2 * tiny_model.kv.kv_heads)
-    _, graphs = graphs_of(tiny_model, 4096, 5, capture_nothing)
+    monkeypatch.setattr(decode, "FEW_HEADS", 2 * net.model.kv.kv_heads)
+    _, graphs = graphs_of(net.model, 4096, 5, capture_nothing)
     shapes = [(step.rows, step.longest) for step in graphs._steps]
     assert shapes == [(1, 8), (1, 64), (1, 512), (2, 8), (2, 64), (2, 512), (4, 512), (5, 512)]
 
@@ -251,12 +246,10 @@ class Waits(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 @torch.inference_mode()
-def test_a_step_waits_for_the_device_when_it_is_captured_and_never_again(
-    tiny_model: LoadedModel, tiny_text: Text
-) -> None:
-    arena, graphs = graphs_of(tiny_model, 1024, 4, capture_nothing)
-    batch = RunningBatch(tiny_model, arena, headroom=0, graphs=graphs)
-    lifecycle = Lifecycle(TorchDevice(tiny_model, tiny_text, batch, max_prefill_tokens=64))
+def test_a_step_waits_for_the_device_when_it_is_captured_and_never_again(net: Net) -> None:
+    arena, graphs = graphs_of(net.model, 1024, 4, capture_nothing)
+    batch = RunningBatch(net.model, arena, headroom=0, graphs=graphs)
+    lifecycle = Lifecycle(TorchDevice(*net, batch, max_prefill_tokens=64))
     lifecycle.table.admit(SPECS[2:4])
     while not batch.rows:
         lifecycle.turn()
@@ -269,14 +262,14 @@ def test_a_step_waits_for_the_device_when_it_is_captured_and_never_again(
     assert counts == [2, 0, 0]
 
 
-def test_preparing_leaves_nothing_that_a_row_could_read(tiny_model: LoadedModel, tiny_text: Text) -> None:
-    lifecycle = with_graphs(tiny_model, tiny_text, 1024, 4)
+def test_preparing_leaves_nothing_that_a_row_could_read(net: Net) -> None:
+    lifecycle = with_graphs(*net, 1024, 4)
     check(lifecycle.table)
     arena = device_of(lifecycle).batch.arena
     assert not arena.valid.any() and not arena.buffers[0].any() and not arena.buffers[1].any()
 
 
-def test_a_step_that_fails_leaves_the_batch_as_it_was(tiny_model: LoadedModel, tiny_text: Text) -> None:
+def test_a_step_that_fails_leaves_the_batch_as_it_was(net: Net) -> None:
     hits = iter([False] * 12 + [True] + [False] * 1000)
 
     def shortage(store: KvStore, logits: Tensor) -> Tensor:
@@ -284,18 +277,16 @@ def test_a_step_that_fails_leaves_the_batch_as_it_was(tiny_model: LoadedModel, t
             raise torch.OutOfMemoryError("injected")
         return logits
 
-    model = faulty(tiny_model, shortage)
-    lifecycle = with_graphs(model, tiny_text, 1024, 4)
+    model = faulty(net.model, shortage)
+    lifecycle = with_graphs(model, net.text, 1024, 4)
     lifecycle.table.admit([spec(0, max_tokens=20), spec(1, max_tokens=20)])
-    plain = lifecycle_of(tiny_model, tiny_text)
+    plain = lifecycle_of(*net)
     plain.table.admit([spec(0, max_tokens=20), spec(1, max_tokens=20)])
     assert tokens_of(finish(lifecycle)) == tokens_of(finish(plain))
     assert lifecycle.table.shape().capacity_tokens < 1024
 
 
-def test_memory_is_given_back_before_other_is_taken_after_a_shortage(
-    tiny_model: LoadedModel, tiny_text: Text, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_memory_is_given_back_before_other_is_taken_after_a_shortage(net: Net, monkeypatch: pytest.MonkeyPatch) -> None:
     """Views in graphs, and in the frames of the pass that failed, kept the old buffers while new ones were taken."""
     taken: list[weakref.ref[mmap.mmap]] = []
     alive: list[int] = []
@@ -309,7 +300,7 @@ def test_memory_is_given_back_before_other_is_taken_after_a_shortage(
 
     monkeypatch.setattr("engine.kv.memory.mmap.mmap", Noted)
     hits = iter([False] * 12 + [True] + [False] * 1000)
-    heads = (tiny_model.kv.kv_heads, 1, tiny_model.kv.head_dim)
+    heads = (net.model.kv.kv_heads, 1, net.model.kv.head_dim)
 
     def shortage(store: KvStore, logits: Tensor) -> Tensor:
         if isinstance(store, DecodeStep) and next(hits):
@@ -317,7 +308,7 @@ def test_memory_is_given_back_before_other_is_taken_after_a_shortage(
             raise torch.OutOfMemoryError(f"injected beside {len(kept)} views")
         return logits
 
-    lifecycle = with_graphs(faulty(tiny_model, shortage), tiny_text, 1024, 4)
+    lifecycle = with_graphs(faulty(net.model, shortage), net.text, 1024, 4)
     lifecycle.table.admit([spec(0, max_tokens=20), spec(1, max_tokens=20)])
     gc.disable()
     try:

@@ -1,7 +1,5 @@
 """The heart: whatever happens around a row, it generates what it would generate alone (design 1.4)."""
 
-from __future__ import annotations
-
 import random
 from dataclasses import replace
 
@@ -19,6 +17,7 @@ from models.text import Text
 from tests.engine.invariants import check
 from tests.engine.rows import device_of
 from tests.reference import Reference
+from tests.tiny import Net
 
 
 class Schedule:
@@ -99,9 +98,9 @@ class Schedule:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_each_row_of_a_random_schedule_generates_what_transformers_generates_for_it_alone(
-    seed: int, tiny_model: LoadedModel, tiny_text: Text, tiny_reference: Reference
+    seed: int, net: Net, tiny_reference: Reference
 ) -> None:
-    schedule = Schedule(seed, tiny_model, tiny_text)
+    schedule = Schedule(seed, *net)
     schedule.run(rows=30)
     assert_as_if_alone(schedule, tiny_reference)
 
@@ -120,9 +119,9 @@ MIXED = [
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("terms", MIXED)
 def test_the_same_on_whatever_terms_rows_are_admitted_handed_back_and_admitted_again(
-    seed: int, terms: list[BatchPolicy], tiny_model: LoadedModel, tiny_text: Text, tiny_reference: Reference
+    seed: int, terms: list[BatchPolicy], net: Net, tiny_reference: Reference
 ) -> None:
-    schedule = Schedule(seed, tiny_model, tiny_text)
+    schedule = Schedule(seed, *net)
     schedule.terms = terms
     schedule.run(rows=25)
     assert_as_if_alone(schedule, tiny_reference)
@@ -138,7 +137,7 @@ def assert_as_if_alone(schedule: Schedule, tiny_reference: Reference) -> None:
         assert found == (alone[: len(found)] if row_id in schedule.cancelled else alone), f"row {row_id}"
 
 
-def test_a_schedule_exercises_every_kind_of_surgery(tiny_model: LoadedModel, tiny_text: Text) -> None:
+def test_a_schedule_exercises_every_kind_of_surgery(net: Net) -> None:
     """The test above would prove little if no row were ever swapped_out, or no window ever slid or re-shaped."""
     seen: set[str] = set()
 
@@ -157,5 +156,5 @@ def test_a_schedule_exercises_every_kind_of_surgery(tiny_model: LoadedModel, tin
             return super().extract(row)
 
     for seed in range(6):
-        Schedule(seed, tiny_model, tiny_text, Watched).run(rows=30)
+        Schedule(seed, *net, Watched).run(rows=30)
     assert seen == {"slide right", "slide left", "more rows", "more columns", "extract"}

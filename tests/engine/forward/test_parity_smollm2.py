@@ -1,7 +1,5 @@
 """Parity with a real model on real prompts: 32 rows at once, each against `generate` alone, in float32."""
 
-from __future__ import annotations
-
 import itertools
 import json
 from pathlib import Path

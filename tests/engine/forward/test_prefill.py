@@ -1,7 +1,5 @@
 """Prefill in chunks and in company gives what one plain pass over each prompt gives."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -29,6 +27,7 @@ from engine.torch_device import TorchDevice
 from models.network.loader import LoadedModel
 from models.text import Text
 from tests.engine.rows import spec
+from tests.tiny import Net
 
 
 @dataclass(frozen=True)
@@ -82,10 +81,10 @@ def assert_same(found: Prefilled, expected: Plain) -> None:
 @pytest.mark.parametrize("grain", [1, 16])
 @pytest.mark.parametrize("chunk", [1, 7, 20, 64, 10_000])
 def test_ragged_rows_in_chunks_equal_transformers_alone(
-    tiny_model: LoadedModel, tiny_text: Text, network: PreTrainedModel, chunk: int, grain: int
+    net: Net, network: PreTrainedModel, chunk: int, grain: int
 ) -> None:
     specs = [spec(row_id, length) for row_id, length in enumerate([5, 24, 1, 17, 24])]
-    done = finish(Prefill(tiny_model, rows_of(tiny_model, tiny_text, specs), grain=grain), chunk)
+    done = finish(Prefill(net.model, rows_of(*net, specs), grain=grain), chunk)
     assert done.keys() == {0, 1, 2, 3, 4}
     for one in specs:
         assert_same(done[one.row_id], plain(network, one.prompt))
@@ -94,16 +93,11 @@ def test_ragged_rows_in_chunks_equal_transformers_alone(
 @settings(max_examples=15, deadline=None)
 @given(lengths=st.lists(st.integers(1, 30), min_size=1, max_size=5), chunk=st.integers(1, 60), data=st.data())
 def test_rows_that_are_dropped_midway_do_not_disturb_the_others(
-    tiny_model: LoadedModel,
-    tiny_text: Text,
-    network: PreTrainedModel,
-    lengths: list[int],
-    chunk: int,
-    data: st.DataObject,
+    net: Net, network: PreTrainedModel, lengths: list[int], chunk: int, data: st.DataObject
 ) -> None:
     specs = [spec(row_id, length) for row_id, length in enumerate(lengths)]
     group, done, dropped = (
-        Prefill(tiny_model, rows_of(tiny_model, tiny_text, specs)),
+        Prefill(net.model, rows_of(*net, specs)),
         dict[int, Prefilled](),
         set[int](),
     )
@@ -119,21 +113,19 @@ def test_rows_that_are_dropped_midway_do_not_disturb_the_others(
         assert_same(found, plain(network, specs[row_id].prompt))
 
 
-def test_a_chunk_is_at_most_as_many_tokens_as_given_but_at_least_one_column(
-    tiny_model: LoadedModel, tiny_text: Text
-) -> None:
+def test_a_chunk_is_at_most_as_many_tokens_as_given_but_at_least_one_column(net: Net) -> None:
     specs = [spec(row_id, length) for row_id, length in enumerate([10, 9, 4])]
 
     def advances(chunk: int) -> list[list[int]]:
-        group = Prefill(tiny_model, rows_of(tiny_model, tiny_text, specs))
+        group = Prefill(net.model, rows_of(*net, specs))
         return [[found.row.row_id for found in group.advance(chunk)] for _ in range(20) if group.rows]
 
     assert advances(12) == [[2], [0, 1]]  # 3 rows x 4 columns, then 2 rows x 6 columns
     assert advances(1) == [[], [], [], [2], [], [], [], [], [1], [0]]
 
 
-def test_dropping_a_row_frees_its_memory(tiny_model: LoadedModel, tiny_text: Text) -> None:
-    group = Prefill(tiny_model, rows_of(tiny_model, tiny_text, [spec(0, 10), spec(1, 6)]))
+def test_dropping_a_row_frees_its_memory(net: Net) -> None:
+    group = Prefill(net.model, rows_of(*net, [spec(0, 10), spec(1, 6)]))
     assert group._keys.shape[1] * group._keys.shape[3] == 20
     group.drop(7)
     assert [row.row_id for row in group.rows] == [0, 1]
@@ -151,11 +143,11 @@ def expected_logprobs(logits: Tensor, prompt: Sequence[int]) -> list[float]:
 
 @pytest.mark.parametrize("chunk", [1, 5, 16, 27])
 def test_the_log_probabilities_of_a_prompt_are_those_of_a_plain_pass(
-    tiny_model: LoadedModel, tiny_text: Text, network: PreTrainedModel, chunk: int
+    net: Net, network: PreTrainedModel, chunk: int
 ) -> None:
     """Wherever the chunks end, and also when a mate wants none."""
     specs = [spec(0, 9, prompt_logprobs=0), spec(1, 12), spec(2, 5, prompt_logprobs=3), spec(3, 1, prompt_logprobs=1)]
-    done = finish(Prefill(tiny_model, rows_of(tiny_model, tiny_text, specs)), chunk)
+    done = finish(Prefill(net.model, rows_of(*net, specs)), chunk)
     assert done[1].row.prompt_logprobs is None
     for row_id in (0, 2, 3):
         found, prompt = done[row_id].row.prompt_logprobs, specs[row_id].prompt
@@ -166,11 +158,9 @@ def test_the_log_probabilities_of_a_prompt_are_those_of_a_plain_pass(
         assert [one.logprob for one in reports] == pytest.approx(expected, abs=1e-4)
 
 
-def test_each_token_of_a_prompt_is_ranked_and_has_the_likeliest_beside_it(
-    tiny_model: LoadedModel, tiny_text: Text, network: PreTrainedModel
-) -> None:
+def test_each_token_of_a_prompt_is_ranked_and_has_the_likeliest_beside_it(net: Net, network: PreTrainedModel) -> None:
     one = spec(0, 8, prompt_logprobs=2)
-    found = finish(Prefill(tiny_model, rows_of(tiny_model, tiny_text, [one])), 3)[0].row.prompt_logprobs
+    found = finish(Prefill(net.model, rows_of(*net, [one])), 3)[0].row.prompt_logprobs
     lines = plain(network, one.prompt).logits.log_softmax(dim=-1)
     assert found is not None and len(found) == 8
     for place, report in enumerate(found[1:]):
@@ -183,15 +173,11 @@ def test_each_token_of_a_prompt_is_ranked_and_has_the_likeliest_beside_it(
 
 @pytest.mark.parametrize(("lengths", "shapes"), [([50, 33], [(2, 64)]), ([70], [(1, 128)]), ([4096], [(1, 4096)])])
 def test_passes_have_few_widths_and_no_position_beyond_the_context(
-    tiny_model: LoadedModel,
-    tiny_text: Text,
-    lengths: list[int],
-    shapes: list[tuple[int, int]],
-    monkeypatch: pytest.MonkeyPatch,
+    net: Net, lengths: list[int], shapes: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A width that a GPU had never seen took it up to four times as long."""
     seen, forward = list[tuple[int, int]](), LoadedModel.forward
-    model = replace(tiny_model, context_length=max(lengths))
+    model = replace(net.model, context_length=max(lengths))
 
     def noted(model: LoadedModel, tokens: Tensor, positions: Tensor, *more: Any) -> Tensor:
         seen.append((tokens.shape[0], tokens.shape[1]))
@@ -200,7 +186,7 @@ def test_passes_have_few_widths_and_no_position_beyond_the_context(
 
     monkeypatch.setattr(LoadedModel, "forward", noted)
     specs = [spec(row_id, length) for row_id, length in enumerate(lengths)]
-    Prefill(model, rows_of(model, tiny_text, specs), grain=64).finish(8192)
+    Prefill(model, rows_of(model, net.text, specs), grain=64).finish(8192)
     assert seen == shapes
 
 
@@ -222,16 +208,14 @@ class Kernels(TorchDispatchMode):  # type: ignore[no-untyped-call]
 @torch.inference_mode()
 @pytest.mark.parametrize(("kept", "most"), [(0, 8.97 / 6), (2**30, 12.97 / 4)])
 def test_few_launches_copies_and_allocations_belong_to_one_prompt(
-    tiny_model: LoadedModel, tiny_text: Text, monkeypatch: pytest.MonkeyPatch, kept: int, most: float
+    net: Net, monkeypatch: pytest.MonkeyPatch, kept: int, most: float
 ) -> None:
     """From queue to batch, without the network: they were 8.97 a prompt, 12.97 where its prefix is kept."""
     rows = 64
     monkeypatch.setattr(LoadedModel, "forward", lambda model, *given: torch.zeros(len(given[-1][0]), 320))
     monkeypatch.setattr(Decode, "step", lambda decode: StepOutcome())
-    arena = KvArena(tiny_model.kv, rows * 200, max_rows=rows, by_token=True)
-    device = TorchDevice(
-        tiny_model, tiny_text, RunningBatch(tiny_model, arena), 8192, prefixes=PrefixCache(kept, chunk=64)
-    )
+    arena = KvArena(net.model.kv, rows * 200, max_rows=rows, by_token=True)
+    device = TorchDevice(*net, RunningBatch(net.model, arena), 8192, prefixes=PrefixCache(kept, chunk=64))
     lifecycle = Lifecycle(device)
     lifecycle.table.admit([spec(row_id, 64) for row_id in range(rows)])
     with Kernels() as kernels:

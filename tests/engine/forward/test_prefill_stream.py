@@ -13,9 +13,8 @@ import torch
 from engine.forward.prefill_stream import PrefillStream
 from engine.kv.prefix_cache import PrefixCache
 from engine.kv.row_kv import RowKv
-from models.network.loader import LoadedModel
-from models.text import Text
 from tests.engine.rows import device_of, lifecycle_of, spec
+from tests.tiny import Net
 
 
 @dataclass
@@ -71,7 +70,7 @@ def test_what_is_fetched_is_awaited_by_the_decode_stream_and_recorded_on_it(monk
     assert log[4:] == ["decode waits for event of prefill"]
 
 
-def test_a_row_is_taken_out_of_its_group_in_the_stream_that_reads_on(tiny_model: LoadedModel, tiny_text: Text) -> None:
+def test_a_row_is_taken_out_of_its_group_in_the_stream_that_reads_on(net: Net) -> None:
     """It was taken out in the stream that decodes, for which the next chunk did not wait."""
     log: list[str] = []
 
@@ -85,7 +84,7 @@ def test_a_row_is_taken_out_of_its_group_in_the_stream_that_reads_on(tiny_model:
             yield
             log.append(f"out with {[row.row_id for row in device.prefilling]}")
 
-    lifecycle = lifecycle_of(tiny_model, tiny_text, chunk=8)
+    lifecycle = lifecycle_of(*net, chunk=8)
     device = device_of(lifecycle)
     lifecycle.table.admit([spec(0, 30), spec(1, 30)])
     lifecycle.turn()
@@ -101,19 +100,19 @@ def test_a_cpu_has_nothing_to_await() -> None:
 
 
 def test_blocks_are_copied_in_a_stream_of_their_own_and_awaited_by_who_reads_them(
-    tiny_model: LoadedModel, tiny_text: Text, monkeypatch: pytest.MonkeyPatch
+    net: Net, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Prefill reads a block that may still be on its way, also to another device's prefill."""
     log: list[str] = []
     blocks = PrefixCache[RowKv](1 << 20, chunk=4)
-    lifecycle = lifecycle_of(tiny_model, tiny_text, capacity=100, rows=2, chunk=64, prefixes=blocks)
+    lifecycle = lifecycle_of(*net, capacity=100, rows=2, chunk=64, prefixes=blocks)
 
     class Recording(PrefillStream):
         @contextmanager
         def copying(self) -> Iterator[None]:
             log.append("in")
             yield
-            log.append(f"out with {len(blocks)} blocks")
+            log.append(f"out with {len(blocks._children)} blocks")
 
     device_of(lifecycle)._stream = Recording(torch.device("cpu"))
     lifecycle.table.admit([spec(0, 9)])

@@ -1,7 +1,5 @@
 """A prompt that begins like an earlier one is read from there on, and nothing of the answer tells."""
 
-from __future__ import annotations
-
 import itertools
 import random
 from collections.abc import Callable
@@ -26,6 +24,7 @@ from tests.engine.forward.test_parity import Schedule, assert_as_if_alone
 from tests.engine.invariants import check
 from tests.engine.rows import device_of, faulty, finish, greedy, lifecycle_of, spec, tokens_of
 from tests.reference import Reference
+from tests.tiny import Net
 
 
 def lifecycle_with(prefixes: PrefixCache[RowKv], model: LoadedModel, text: Text, chunk: int = 64) -> Lifecycle[Row]:
@@ -67,7 +66,7 @@ def test_a_hit_computes_bit_for_bit_what_a_miss_computes(
 
 @pytest.mark.parametrize(("room", "copies"), [(10**9, 0), (3 * 64, 5), (0, 5)])
 def test_a_hit_on_blocks_that_stayed_on_the_device_copies_none_from_the_host_and_has_the_same_bits(
-    room: int, copies: int, tiny_model: LoadedModel, tiny_text: Text, monkeypatch: pytest.MonkeyPatch
+    room: int, copies: int, net: Net, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With room on the device for so many tokens. All blocks were in host memory alone, and copied in for each hit."""
     copied_in: list[RowKv] = []
@@ -77,29 +76,29 @@ def test_a_hit_on_blocks_that_stayed_on_the_device_copies_none_from_the_host_and
         return RowKv(block.keys.clone(), block.values.clone())
 
     monkeypatch.setattr(RowKv, "to", copy)
-    lifecycle = lifecycle_with(PrefixCache[RowKv](2**30), tiny_model, tiny_text)
-    device_of(lifecycle)._blocks = DeviceBlocks(torch.device("cpu"), room * tiny_model.kv.bytes_per_token)
+    lifecycle = lifecycle_with(PrefixCache[RowKv](2**30), *net)
+    device_of(lifecycle)._blocks = DeviceBlocks(torch.device("cpu"), room * net.model.kv.bytes_per_token)
     answers = []
     for row_id in range(2):
         lifecycle.table.admit([replace(spec(0, 330), row_id=row_id)])
         answers.append(tokens_of(finish(lifecycle))[row_id])
     assert answers[0] == answers[1] and len(copied_in) == copies
-    missed = read(tiny_model, tiny_text, spec(0, 330), PrefixCache[RowKv](0))
-    prefixes, blocks = device_of(lifecycle)._prefixes, device_of(lifecycle)._blocks
-    hit, kv, logits = read(tiny_model, tiny_text, spec(0, 330), prefixes, blocks)
+    missed = read(*net, spec(0, 330), PrefixCache[RowKv](0))
+    prefixes, blocks = device_of(lifecycle).prefixes, device_of(lifecycle)._blocks
+    hit, kv, logits = read(*net, spec(0, 330), prefixes, blocks)
     assert hit.cached_prompt == 320
     assert torch.equal(kv.keys, missed[1].keys) and torch.equal(kv.values, missed[1].values)
     assert torch.equal(logits, missed[2])
 
 
-def test_blocks_on_the_device_give_way_where_its_memory_runs_short(tiny_model: LoadedModel, tiny_text: Text) -> None:
+def test_blocks_on_the_device_give_way_where_its_memory_runs_short(net: Net) -> None:
     prefixes: PrefixCache[RowKv] = PrefixCache(2**30, chunk=4)
-    lifecycle = lifecycle_with(prefixes, faulty(tiny_model, fail_once()), tiny_text)
+    lifecycle = lifecycle_with(prefixes, faulty(net.model, fail_once()), net.text)
     blocks = device_of(lifecycle)._blocks = DeviceBlocks(torch.device("cpu"), 2**30)
     lifecycle.table.admit([spec(0, 30)])
     lifecycle.turn()
     assert blocks.bytes > 0
-    expected = lifecycle_of(tiny_model, tiny_text)
+    expected = lifecycle_of(*net)
     expected.table.admit([spec(0, 30)])
     updates = finish(lifecycle)
     assert blocks.bytes == 0
@@ -118,37 +117,35 @@ def fail_once() -> Callable[[KvStore, torch.Tensor], torch.Tensor]:
     return fault
 
 
-def test_a_prompt_whose_log_probabilities_are_wanted_is_read_whole(tiny_model: LoadedModel, tiny_text: Text) -> None:
+def test_a_prompt_whose_log_probabilities_are_wanted_is_read_whole(net: Net) -> None:
     prefixes: PrefixCache[RowKv] = PrefixCache(2**20, chunk=4)
-    read(tiny_model, tiny_text, spec(0, 30), prefixes)
-    scored, _, _ = read(tiny_model, tiny_text, spec(0, 30, prompt_logprobs=0), prefixes)
+    read(*net, spec(0, 30), prefixes)
+    scored, _, _ = read(*net, spec(0, 30, prompt_logprobs=0), prefixes)
     assert scored.cached_prompt == 0 and len(scored.prompt_logprobs or ()) == 30
 
 
-def test_what_is_dearer_to_copy_than_to_read_is_read(tiny_model: LoadedModel, tiny_text: Text) -> None:
+def test_what_is_dearer_to_copy_than_to_read_is_read(net: Net) -> None:
     """It was counted as a hit all the same."""
     prefixes: PrefixCache[RowKv] = PrefixCache(2**20, chunk=4)
-    lifecycle, cached = lifecycle_with(prefixes, tiny_model, tiny_text), []
+    lifecycle, cached = lifecycle_with(prefixes, *net), []
     for row_id, terms in enumerate([BatchPolicy(), BatchPolicy(kept_from=NEVER), BatchPolicy()]):
         lifecycle.table.admit([replace(spec(0, 30), row_id=row_id)], terms)
         cached.append(sum(update.cached_prompt for update in finish(lifecycle)))
     assert cached == [0, 0, 28] and prefixes.hits == 28
 
 
-def test_a_prompt_that_is_read_whole_keeps_no_other_from_a_hit(tiny_model: LoadedModel, tiny_text: Text) -> None:
+def test_a_prompt_that_is_read_whole_keeps_no_other_from_a_hit(net: Net) -> None:
     """Both were read in one group, which begins where the least kept prompt does."""
     prefixes: PrefixCache[RowKv] = PrefixCache(2**20, chunk=4)
-    lifecycle = lifecycle_with(prefixes, tiny_model, tiny_text)
+    lifecycle = lifecycle_with(prefixes, *net)
     lifecycle.table.admit([spec(0, 30)])
     finish(lifecycle)
     lifecycle.table.admit([replace(spec(0, 30), row_id=1), replace(spec(0, 30, prompt_logprobs=0), row_id=2)])
     assert {update.row_id: update.cached_prompt for update in finish(lifecycle) if update.cached_prompt} == {1: 28}
 
 
-def test_prompts_admitted_together_are_read_from_where_each_ones_kept_prefix_ends(
-    tiny_model: LoadedModel, tiny_text: Text
-) -> None:
-    lifecycle = lifecycle_with(PrefixCache[RowKv](2**20, chunk=4), tiny_model, tiny_text)
+def test_prompts_admitted_together_are_read_from_where_each_ones_kept_prefix_ends(net: Net) -> None:
+    lifecycle = lifecycle_with(PrefixCache[RowKv](2**20, chunk=4), *net)
     first = spec(0, 20)
     lifecycle.table.admit([first])
     finish(lifecycle)
@@ -190,13 +187,13 @@ class Conversations(Schedule):
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("capacity", [40, 300, 10_000])
 def test_each_answer_of_conversations_is_what_transformers_alone_generates(
-    seed: int, capacity: int, tiny_model: LoadedModel, tiny_text: Text, tiny_reference: Reference
+    seed: int, capacity: int, net: Net, tiny_reference: Reference
 ) -> None:
     """Whatever is cancelled, evicted, preempted and handed back meanwhile, in memory for `capacity` tokens."""
     prefixes: PrefixCache[RowKv] = PrefixCache(
-        capacity * tiny_model.kv.bytes_per_token, chunk=random.Random(seed).choice([4, 16])
+        capacity * net.model.kv.bytes_per_token, chunk=random.Random(seed).choice([4, 16])
     )
-    schedule = Conversations(seed, tiny_model, tiny_text, prefixes)
+    schedule = Conversations(seed, *net, prefixes)
     schedule.terms = [BatchPolicy(), BatchPolicy(kept_from=NEVER), BatchPolicy(closed=True, iterations=9)]
     schedule.run(rows=20)
     assert_as_if_alone(schedule, tiny_reference)

@@ -1,7 +1,5 @@
 """The arena's surgery: literal pictures first, then random sequences of verbs against plain lists."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from hypothesis import settings

@@ -1,7 +1,5 @@
 """Host memory for K and V has a bound, and whatever finds no place in it is computed again: no request is lost."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 
@@ -16,10 +14,10 @@ from engine.lifecycle import Lifecycle
 from engine.messages import BatchPolicy, Cause, Entry, Overflow, RowId, RowSpec, RowUpdate
 from engine.row import Row
 from engine.torch_device import TorchDevice
-from models.network.loader import LoadedModel
 from models.text import Text
 from tests.engine.invariants import check
 from tests.engine.rows import finish, lifecycle_of, row_of, spec, tokens_of
+from tests.tiny import Net
 
 CLOSED = BatchPolicy(closed=True)
 SPECS = [replace(spec(row_id, 4 + 3 * row_id, max_tokens=12), priority=row_id % 2) for row_id in range(5)]
@@ -109,22 +107,22 @@ def answers(
     ids=["embed", "shape", "closed", "sliced", "split"],
 )
 def test_no_lack_of_host_memory_changes_an_answer(
-    tiny_model: LoadedModel, tiny_text: Text, arena: type[KvArena], tokens: float, terms: BatchPolicy
+    net: Net, arena: type[KvArena], tokens: float, terms: BatchPolicy
 ) -> None:
-    store: HostStore[Row] = HostStore(tokens * tiny_model.kv.bytes_per_token)
-    batch = RunningBatch(tiny_model, arena(tiny_model.kv, 64, max_rows=4), headroom=0)
-    lifecycle = Lifecycle(TorchDevice(tiny_model, tiny_text, batch, max_prefill_tokens=32), store)
+    store: HostStore[Row] = HostStore(tokens * net.model.kv.bytes_per_token)
+    batch = RunningBatch(net.model, arena(net.model.kv, 64, max_rows=4), headroom=0)
+    lifecycle = Lifecycle(TorchDevice(*net, batch, max_prefill_tokens=32), store)
     made, causes = answers(lifecycle, store, terms)
-    alone = lifecycle_of(tiny_model, tiny_text)
+    alone = lifecycle_of(*net)
     alone.table.admit(SPECS)
     assert made == tokens_of(finish(alone))
     if arena is Scant or tokens == 0:
         assert causes, "what found no host memory was handed back"
 
 
-def test_a_paused_row_that_cannot_be_copied_is_read_again(tiny_model: LoadedModel, tiny_text: Text) -> None:
-    batch = RunningBatch(tiny_model, Scant(tiny_model.kv, 200, max_rows=4))
-    lifecycle = Lifecycle(TorchDevice(tiny_model, tiny_text, batch, max_prefill_tokens=32))
+def test_a_paused_row_that_cannot_be_copied_is_read_again(net: Net) -> None:
+    batch = RunningBatch(net.model, Scant(net.model.kv, 200, max_rows=4))
+    lifecycle = Lifecycle(TorchDevice(*net, batch, max_prefill_tokens=32))
     lifecycle.table.admit(SPECS[:2])
     for _ in range(3):
         lifecycle.turn()

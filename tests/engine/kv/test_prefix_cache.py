@@ -1,7 +1,5 @@
 """The prefix cache keeps the longest prefix of whole chunks, shared by all that begin alike, within its bound."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import pytest
@@ -75,7 +73,7 @@ def test_what_prompts_share_is_kept_once() -> None:
     cache: PrefixCache[Kept] = PrefixCache(100 * CHUNK)
     assert len(keep(cache, chunks(7, 1))) == 2
     assert [place.start for place in keep(cache, chunks(7, 2, 3))] == [CHUNK, 2 * CHUNK]
-    assert len(cache) == 4 and cache.bytes == 4 * CHUNK
+    assert len(cache._children) == 4 and cache.bytes == 4 * CHUNK
 
 
 def test_the_least_recently_used_goes_first_and_never_what_others_begin_with() -> None:
@@ -87,7 +85,7 @@ def test_the_least_recently_used_goes_first_and_never_what_others_begin_with() -
     assert cache.length(chunks(1, 3, rest=1)) == CHUNK, "the one that nobody asked for"
     assert cache.length(chunks(1, 2, rest=1)) == 2 * CHUNK
     keep(cache, chunks(8, 9, 10, 11))
-    assert len(cache) == 4 and cache.length(chunks(1, 2)) == 0
+    assert len(cache._children) == 4 and cache.length(chunks(1, 2)) == 0
 
 
 def test_scopes_share_nothing() -> None:

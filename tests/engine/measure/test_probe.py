@@ -1,7 +1,5 @@
 """Which architectures compute through the arena what they compute by themselves; all others are refused."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Measuring a device: a network whose every pass takes a known time on a clock of our own."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -20,6 +18,7 @@ from models.network.kv_adapter import KvStore
 from models.network.loader import LoadedModel
 from models.text import Text
 from tests.engine.rows import faulty
+from tests.tiny import Net
 
 
 @dataclass
@@ -54,25 +53,21 @@ def profiler_of(
     )
 
 
-def test_a_prefill_is_all_its_chunks(tiny_model: LoadedModel, tiny_text: Text) -> None:
+def test_a_prefill_is_all_its_chunks(net: Net) -> None:
     device = Device(lambda rows, columns, decodes: 100.0 if decodes else 1.0)
-    profiler = profiler_of(tiny_model, tiny_text, device, chunk=20)
+    profiler = profiler_of(*net, device, chunk=20)
     assert profiler.prefill(2, 30) == 3.0  # 60 tokens, 20 at a time
     assert not any(decodes for *_, decodes in device.passes)
 
 
-def test_an_iteration_is_the_median_of_some_around_the_length_it_names(
-    tiny_model: LoadedModel, tiny_text: Text
-) -> None:
+def test_an_iteration_is_the_median_of_some_around_the_length_it_names(net: Net) -> None:
     device = Device(lambda rows, columns, decodes: rows * columns)
-    timing = profiler_of(tiny_model, tiny_text, device).decode(3, 40)
+    timing = profiler_of(*net, device).decode(3, 40)
     assert timing == Timing(3, 38, 3 * 38)
     assert device.passes == [(3, columns, True) for columns in range(40 - REPEATS, 41)]
 
 
-def test_copies_are_all_rows_out_and_in_again(
-    tiny_model: LoadedModel, tiny_text: Text, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_copies_are_all_rows_out_and_in_again(net: Net, monkeypatch: pytest.MonkeyPatch) -> None:
     """A second for each row that leaves, ten for each that comes back; how they came first is not timed."""
     device, out, into = Device(lambda *_: 0.0), RunningBatch.extract, RunningBatch.insert
 
@@ -87,7 +82,7 @@ def test_copies_are_all_rows_out_and_in_again(
 
     monkeypatch.setattr(RunningBatch, "extract", extract)
     monkeypatch.setattr(RunningBatch, "insert", insert)
-    profiler = profiler_of(tiny_model, tiny_text, device)
+    profiler = profiler_of(*net, device)
     assert [profiler.copies(3, 30), profiler.copies(2, 30)] == [33, 22]
     assert not device.passes
 
@@ -98,18 +93,16 @@ def test_each_length_is_copied_in_a_batch_but_not_too_much_at_a_time() -> None:
     assert copied((GridCell(2, 16), GridCell(1, 16))) == (GridCell(2, 16),)
 
 
-def test_a_slice_is_a_prefill_and_its_iterations_and_leaves_nothing_behind(
-    tiny_model: LoadedModel, tiny_text: Text
-) -> None:
+def test_a_slice_is_a_prefill_and_its_iterations_and_leaves_nothing_behind(net: Net) -> None:
     device = Device(lambda rows, columns, decodes: float(columns) if decodes else 1000.0)
-    profiler = profiler_of(tiny_model, tiny_text, device)
+    profiler = profiler_of(*net, device)
     assert profiler.slice(2, 20, 4) == 1000 + 21 + 22 + 23 + 24
     assert profiler.slice(2, 20, 4) == 1000 + 21 + 22 + 23 + 24
 
 
-def test_a_network_that_computes_nothing_usable_is_told(tiny_model: LoadedModel, tiny_text: Text) -> None:
-    broken = faulty(tiny_model, lambda store, logits: torch.full_like(logits, torch.nan))
-    profiler = Profiler(broken, tiny_text, capacity_tokens=500, max_rows=2, chunk_tokens=64)
+def test_a_network_that_computes_nothing_usable_is_told(net: Net) -> None:
+    broken = faulty(net.model, lambda store, logits: torch.full_like(logits, torch.nan))
+    profiler = Profiler(broken, net.text, capacity_tokens=500, max_rows=2, chunk_tokens=64)
     with pytest.raises(UserError, match="try another --dtype"):
         profiler.prefill(1, 16)
 
@@ -148,11 +141,11 @@ def ignore(phase: str, done: int, total: int) -> None:
     """Watch no survey."""
 
 
-def test_a_survey_measures_every_cell_when_there_is_time(tiny_model: LoadedModel, tiny_text: Text) -> None:
+def test_a_survey_measures_every_cell_when_there_is_time(net: Net) -> None:
     device = Device(lambda rows, columns, decodes: 0.01)
     cells = grid(4, 64, points=3)
     told: list[tuple[str, int, int]] = []
-    found = survey(profiler_of(tiny_model, tiny_text, device), cells, 1e6, lambda *watched: told.append(watched))
+    found = survey(profiler_of(*net, device), cells, 1e6, lambda *watched: told.append(watched))
     assert told == [
         (phase, done, total)
         for phase, total in (("copies", 3), ("prefill", len(cells)), ("decode", len(cells)))
@@ -164,7 +157,7 @@ def test_a_survey_measures_every_cell_when_there_is_time(tiny_model: LoadedModel
     assert runs == len(cells) * (1 + REPEATS)
 
 
-def test_cells_that_would_not_end_in_time_are_passed_over(tiny_model: LoadedModel, tiny_text: Text) -> None:
+def test_cells_that_would_not_end_in_time_are_passed_over(net: Net) -> None:
     """A prefill takes its tokens in seconds, here 16 to 256; of 1,000 seconds, 600 are for prefill."""
     device = Device(lambda rows, columns, decodes: 1.0 if decodes else 0.0)
     model_seconds: list[int] = []
@@ -176,8 +169,8 @@ def test_cells_that_would_not_end_in_time_are_passed_over(tiny_model: LoadedMode
             return float(rows * length)
 
     profiler = Slow(
-        faulty(tiny_model, device.run),
-        tiny_text,
+        faulty(net.model, device.run),
+        net.text,
         capacity_tokens=4000,
         max_rows=4,
         chunk_tokens=512,
@@ -191,10 +184,10 @@ def test_cells_that_would_not_end_in_time_are_passed_over(tiny_model: LoadedMode
     assert stepped(found.decode) == list(grid(4, 64, points=3))
 
 
-def test_cells_that_do_not_fit_are_passed_over(tiny_model: LoadedModel, tiny_text: Text) -> None:
+def test_cells_that_do_not_fit_are_passed_over(net: Net) -> None:
     device = Device(lambda rows, columns, decodes: 0.0)
     cells = grid(4, 64, points=3)
-    found = survey(profiler_of(tiny_model, tiny_text, device, capacity=132, rows=4), cells, 100.0, ignore)
+    found = survey(profiler_of(*net, device, capacity=132, rows=4), cells, 100.0, ignore)
     small = [cell for cell in cells if cell.rows * (cell.length + 1) <= 132]
     assert measured(found.prefill) == stepped(found.decode) == small
     assert GridCell(4, 64) not in small

@@ -1,7 +1,5 @@
 """The number of rows that a device gains by, on a clock of our own."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

@@ -1,7 +1,5 @@
 """Grammars that are small to send and huge to compile, and large ones that are what real programs send."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Mapping
 from types import MappingProxyType

@@ -1,7 +1,5 @@
 """Grammars to test with, and answers to check against them."""
 
-from __future__ import annotations
-
 import json
 import re
 from typing import Any

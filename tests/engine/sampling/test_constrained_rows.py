@@ -1,7 +1,5 @@
 """Rows with a grammar in a running batch: their answers match it, and nobody else notices."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 from dataclasses import replace
@@ -22,6 +20,7 @@ from tests.engine.invariants import check
 from tests.engine.rows import finish, greedy, lifecycle_of, spec, tokens_of
 from tests.engine.sampling.grammars import LARK, PERSON, REGEX, SCHEMAS, check_answer, schema
 from tests.reference import Reference
+from tests.tiny import Net
 
 GRAMMARS = [*(schema(one) for one in SCHEMAS.values()), REGEX, LARK]
 
@@ -50,8 +49,8 @@ def alone(model: LoadedModel, text: Text, one: RowSpec) -> list[int]:
 
 
 @pytest.mark.parametrize("grammar", GRAMMARS, ids=[*SCHEMAS, "regex", "lark"])
-def test_whatever_is_sampled_matches_the_grammar(tiny_model: LoadedModel, tiny_text: Text, grammar: Grammar) -> None:
-    lifecycle = lifecycle_of(tiny_model, tiny_text, capacity=10_000, rows=16)
+def test_whatever_is_sampled_matches_the_grammar(net: Net, grammar: Grammar) -> None:
+    lifecycle = lifecycle_of(*net, capacity=10_000, rows=16)
     lifecycle.table.admit([constrained(row_id, grammar) for row_id in range(16)])
     updates = finish(lifecycle)
     assert set(reasons_of(updates).values()) == {FinishReason.STOP}
@@ -78,11 +77,9 @@ def test_whatever_is_sampled_matches_the_grammar(tiny_model: LoadedModel, tiny_t
     ],
     ids=lambda sampling: next(iter(sampling)),
 )
-def test_no_other_parameter_leads_out_of_the_grammar(
-    tiny_model: LoadedModel, tiny_text: Text, sampling: dict[str, Any]
-) -> None:
+def test_no_other_parameter_leads_out_of_the_grammar(net: Net, sampling: dict[str, Any]) -> None:
     grammars = [schema(SCHEMAS["person"]), schema(SCHEMAS["enum"]), REGEX]
-    lifecycle = lifecycle_of(tiny_model, tiny_text, capacity=10_000, rows=9)
+    lifecycle = lifecycle_of(*net, capacity=10_000, rows=9)
     lifecycle.table.admit([constrained(row_id, grammars[row_id % 3], **sampling) for row_id in range(9)])
     updates = finish(lifecycle)
     answers, reasons = texts_of(updates), reasons_of(updates)
@@ -94,49 +91,45 @@ def test_no_other_parameter_leads_out_of_the_grammar(
             check_answer(answer, grammars[row_id % 3])
 
 
-def test_a_row_ends_with_the_last_token_that_its_grammar_allows(tiny_model: LoadedModel, tiny_text: Text) -> None:
+def test_a_row_ends_with_the_last_token_that_its_grammar_allows(net: Net) -> None:
     """No step is spent on an end token that is the only choice."""
-    lifecycle = lifecycle_of(tiny_model, tiny_text)
+    lifecycle = lifecycle_of(*net)
     lifecycle.table.admit([constrained(0, Grammar(GrammarKind.REGEX, "abc"))])
     updates = finish(lifecycle)
     tokens = tokens_of(updates)[0]
-    assert tiny_text.decode(tokens) == "abc"
+    assert net.text.decode(tokens) == "abc"
     assert 2 not in tokens
     assert updates[-1].finish_reason is FinishReason.STOP
 
 
-def test_an_answer_that_is_cut_short_says_so(tiny_model: LoadedModel, tiny_text: Text) -> None:
-    lifecycle = lifecycle_of(tiny_model, tiny_text)
+def test_an_answer_that_is_cut_short_says_so(net: Net) -> None:
+    lifecycle = lifecycle_of(*net)
     lifecycle.table.admit([constrained(0, PERSON, max_tokens=3), constrained(1, PERSON, stop=("na",))])
     updates = finish(lifecycle)
     assert reasons_of(updates) == {0: FinishReason.LENGTH, 1: FinishReason.STOP}
     assert texts_of(updates)[1] in ('{"', '{\n"', '{ "') or texts_of(updates)[1].strip(' \t\n{"') == ""
 
 
-def test_plain_rows_beside_constrained_ones_say_what_they_say_alone(
-    tiny_model: LoadedModel, tiny_text: Text, tiny_reference: Reference
-) -> None:
+def test_plain_rows_beside_constrained_ones_say_what_they_say_alone(net: Net, tiny_reference: Reference) -> None:
     plain = [spec(row_id, 4 + row_id, max_tokens=30, temperature=row_id % 2, seed=row_id) for row_id in range(6)]
     bound = [constrained(row_id, GRAMMARS[row_id % len(GRAMMARS)]) for row_id in range(6, 12)]
-    lifecycle = lifecycle_of(tiny_model, tiny_text, capacity=10_000, rows=12)
+    lifecycle = lifecycle_of(*net, capacity=10_000, rows=12)
     lifecycle.table.admit([one for pair in zip(plain, bound, strict=True) for one in pair])
     tokens = tokens_of(finish(lifecycle))
     for one in plain:
         assert tokens[one.row_id] == tiny_reference.generate(one)
     for one in bound:
-        assert tokens[one.row_id] == alone(tiny_model, tiny_text, one)
+        assert tokens[one.row_id] == alone(*net, one)
 
 
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("kept_from", [0, NEVER], ids=["kept", "recomputed"])
-def test_rows_that_are_paused_handed_back_and_moved_go_on_in_their_grammar(
-    tiny_model: LoadedModel, tiny_text: Text, seed: int, kept_from: int
-) -> None:
+def test_rows_that_are_paused_handed_back_and_moved_go_on_in_their_grammar(net: Net, seed: int, kept_from: int) -> None:
     """Two devices with little memory take the rows from each other at random."""
     rng, store = random.Random(seed), HostStore[Row]()
     specs = {row_id: constrained(row_id, rng.choice(GRAMMARS)) for row_id in range(8)}
-    grammars = Grammars(tiny_text.to_json, tiny_model.vocab_size, tiny_model.end_token_ids)
-    devices = [shared(tiny_model, tiny_text, store, grammars) for _ in range(2)]
+    grammars = Grammars(net.text.to_json, net.model.vocab_size, net.model.end_token_ids)
+    devices = [shared(*net, store, grammars) for _ in range(2)]
     terms = [BatchPolicy(entry=entry, kept_from=kept_from) for entry in Entry]
     for row_id, one in specs.items():
         devices[row_id % 2].table.admit([one], rng.choice(terms))
@@ -159,9 +152,9 @@ def test_rows_that_are_paused_handed_back_and_moved_go_on_in_their_grammar(
     assert causes == {Cause.PAUSE}
     assert set(reasons.values()) == {FinishReason.STOP}
     for row_id, one in specs.items():
-        assert tokens[row_id] == alone(tiny_model, tiny_text, one)
+        assert tokens[row_id] == alone(*net, one)
         assert one.sampling.grammar is not None
-        check_answer(tiny_text.decode(tokens[row_id]), one.sampling.grammar)
+        check_answer(net.text.decode(tokens[row_id]), one.sampling.grammar)
 
 
 def shared(model: LoadedModel, text: Text, store: HostStore[Row], grammars: Grammars) -> Lifecycle[Row]:
@@ -181,12 +174,10 @@ class Broken(Grammars):
         return compiled
 
 
-def test_a_fault_in_a_matcher_ends_its_row_alone(
-    tiny_model: LoadedModel, tiny_text: Text, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_fault_in_a_matcher_ends_its_row_alone(net: Net, caplog: pytest.LogCaptureFixture) -> None:
     def tokens_with(grammars: Callable[..., Grammars]) -> tuple[dict[RowId, list[int]], list[RowUpdate]]:
-        made = grammars(tiny_text.to_json, tiny_model.vocab_size, tiny_model.end_token_ids)
-        lifecycle = lifecycle_of(tiny_model, tiny_text, capacity=5000, chunk=64, grammars=made)
+        made = grammars(net.text.to_json, net.model.vocab_size, net.model.end_token_ids)
+        lifecycle = lifecycle_of(*net, capacity=5000, chunk=64, grammars=made)
         lifecycle.table.admit([spec(0, max_tokens=20), constrained(1, REGEX), constrained(2, PERSON)])
         updates = finish(lifecycle)
         return tokens_of(updates), updates
@@ -200,10 +191,8 @@ def test_a_fault_in_a_matcher_ends_its_row_alone(
     assert "rows failed" in caplog.text
 
 
-def test_a_grammar_that_nobody_compiled_before_and_that_is_wrong_ends_its_row_alone(
-    tiny_model: LoadedModel, tiny_text: Text
-) -> None:
-    lifecycle = lifecycle_of(tiny_model, tiny_text)
+def test_a_grammar_that_nobody_compiled_before_and_that_is_wrong_ends_its_row_alone(net: Net) -> None:
+    lifecycle = lifecycle_of(*net)
     lifecycle.table.admit([spec(0), constrained(1, Grammar(GrammarKind.REGEX, "("))])
     assert reasons_of(finish(lifecycle)) == {0: FinishReason.LENGTH, 1: FinishReason.ERROR}
 

@@ -1,7 +1,5 @@
 """Grammars and the rows' ways through them: what may follow, what is kept, what is told of a bad one."""
 
-from __future__ import annotations
-
 import gc
 import json
 import threading
@@ -28,15 +26,15 @@ from engine.sampling.grammar import (
 )
 from engine.sampling.params import Grammar, GrammarKind
 from engine.sampling.sampler import unpack
-from models.network.loader import LoadedModel
 from models.text import Text
 from tests.engine.sampling.bombs import BOMBS, REAL, SLOW_MASKS
 from tests.engine.sampling.grammars import END_TOKEN, LARK, PERSON, REGEX, grammars_of, schema
+from tests.tiny import Net
 
 
 @pytest.fixture(scope="module")
-def grammars(tiny_model: LoadedModel, tiny_text: Text) -> Grammars:
-    return grammars_of(tiny_model, tiny_text)
+def grammars(net: Net) -> Grammars:
+    return grammars_of(*net)
 
 
 def tokens_of(matcher: Matcher, tokens: list[int], barred: frozenset[int] = frozenset()) -> set[int]:
@@ -165,8 +163,8 @@ def test_rows_of_one_grammar_do_not_disturb_each_other(grammars: Grammars, tiny_
 # What is kept
 
 
-def test_a_grammar_is_compiled_once(tiny_model: LoadedModel, tiny_text: Text) -> None:
-    grammars = grammars_of(tiny_model, tiny_text)
+def test_a_grammar_is_compiled_once(net: Net) -> None:
+    grammars = grammars_of(*net)
     assert grammars.compile(PERSON) is grammars.compile(schema({**PERSON_AGAIN}))
 
 
@@ -178,23 +176,23 @@ PERSON_AGAIN = {
 }
 
 
-def test_only_so_many_are_kept_besides_those_in_use(tiny_model: LoadedModel, tiny_text: Text) -> None:
-    grammars = grammars_of(tiny_model, tiny_text, size=2)
+def test_only_so_many_are_kept_besides_those_in_use(net: Net) -> None:
+    grammars = grammars_of(*net, size=2)
     held = grammars.compile(PERSON)
     for length in range(1, 6):
         grammars.compile(Grammar(GrammarKind.REGEX, f"a{{{length}}}"))
     gc.collect()
-    assert len(grammars) == 3
+    assert len(grammars._known) == 3
     assert grammars.compile(PERSON) is held
     del held
     for length in range(1, 6):
         grammars.compile(Grammar(GrammarKind.REGEX, f"a{{{length}}}"))
     gc.collect()
-    assert len(grammars) == 2
+    assert len(grammars._known) == 2
 
 
-def test_threads_may_compile_and_copy_side_by_side(tiny_model: LoadedModel, tiny_text: Text) -> None:
-    grammars, tokens, failures = grammars_of(tiny_model, tiny_text, size=1), tiny_text.encode('{"name"'), []
+def test_threads_may_compile_and_copy_side_by_side(net: Net) -> None:
+    grammars, tokens, failures = grammars_of(*net, size=1), net.text.encode('{"name"'), []
 
     def work(number: int) -> None:
         for turn in range(20):
@@ -273,8 +271,8 @@ def test_a_panic_of_the_library_is_not_told(caplog: pytest.LogCaptureFixture) ->
     assert "grammar.rs" in caplog.text
 
 
-def test_a_grammar_is_refused_while_those_in_use_take_all_the_memory(tiny_model: LoadedModel, tiny_text: Text) -> None:
-    grammars = grammars_of(tiny_model, tiny_text, size=0, held=100)
+def test_a_grammar_is_refused_while_those_in_use_take_all_the_memory(net: Net) -> None:
+    grammars = grammars_of(*net, size=0, held=100)
     held = grammars.compile(PERSON, 60)
     with pytest.raises(GrammarsFull, match="try again later"):
         grammars.compile(REGEX, 50)
@@ -324,15 +322,15 @@ def test_a_token_that_ends_too_many_alternatives_is_the_client_s_fault(grammars:
         matcher.follow(tiny_text.encode("{}"))
 
 
-def test_a_grammar_whose_lexer_has_failed_is_compiled_anew(tiny_model: LoadedModel, tiny_text: Text) -> None:
+def test_a_grammar_whose_lexer_has_failed_is_compiled_anew(net: Net) -> None:
     """All its rows share the lexer, so it failed at once in every later call."""
-    grammars, grammar = grammars_of(tiny_model, tiny_text), SLOW_MASKS["a memory of sixty letters"]
+    grammars, grammar = grammars_of(*net), SLOW_MASKS["a memory of sixty letters"]
     first = grammars.compile(grammar)
     grammars.spoil(grammar)
     assert grammars.compile(grammar) is first, "rows of calls that were taken in end like the first"
     del first
     gc.collect()
-    assert grammar not in grammars
+    assert grammar not in grammars._known
 
 
 # Bits

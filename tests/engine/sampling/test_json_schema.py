@@ -1,7 +1,5 @@
 """JSON schemas made ready for the grammar library."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import orjson

@@ -1,17 +1,20 @@
 """When an answer counts as repeating itself: checked against a plain search of its tokens."""
 
-from __future__ import annotations
-
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from engine import repetition
 from engine.repetition import LEAST_TIMES, LEAST_TOKENS, LONGEST_PERIOD, RepetitionDetector
 
 
 def fired(tokens: list[int], *bounds: int) -> int | None:
     """How many tokens it takes until the repetition is noticed; None when it never is."""
-    detector = RepetitionDetector(*bounds)
-    return next((place for place, token in enumerate(tokens, start=1) if detector.push(token)), None)
+    with pytest.MonkeyPatch.context() as patch:
+        for name, bound in zip(("LONGEST_PERIOD", "LEAST_TOKENS", "LEAST_TIMES"), bounds, strict=False):
+            patch.setattr(repetition, name, bound)
+        detector = RepetitionDetector()
+        return next((place for place, token in enumerate(tokens, start=1) if detector.push(token)), None)
 
 
 def repeats(tokens: list[int], longest_period: int, least_tokens: int, least_times: int) -> bool:

@@ -1,7 +1,5 @@
 """The choice of tokens: the formulas in literal numbers, and a row's independence of its neighbours."""
 
-from __future__ import annotations
-
 import math
 import random
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Commands that come while work is under way, and whatever comes, each row ends once with all its tokens."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """Every field of a command's terms takes the time that can be worked out by hand."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """Promises: calibrated in groups by the answers that came, those that are overdue, and those that order rescued."""
 
-from __future__ import annotations
-
 import random
 from dataclasses import replace
 from math import exp, log

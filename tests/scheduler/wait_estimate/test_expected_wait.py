@@ -1,7 +1,5 @@
 """How long the queue will take, on a clock and executors that the test plays."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

@@ -1,7 +1,5 @@
 """Requests whose work is what they are predicted to generate, for tests of orders."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from itertools import islice
 

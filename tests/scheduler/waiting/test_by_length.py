@@ -1,7 +1,5 @@
 """Orders by a length's distribution or rank."""
 
-from __future__ import annotations
-
 from math import log
 
 import numpy as np

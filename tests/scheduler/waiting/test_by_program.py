@@ -1,7 +1,5 @@
 """Orders of programs by hand."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

@@ -1,7 +1,5 @@
 """Orders by work: boost, multi-level feedback, fair sojourn, highest response ratio."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from math import exp, log
 

@@ -1,7 +1,5 @@
 """Deadlines: refused when they cannot be met, ended when they pass in the queue, and else left alone."""
 
-from __future__ import annotations
-
 import asyncio
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Fair shares by hand, VTC's bound on the difference of service, and shares in the simulator."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from itertools import islice

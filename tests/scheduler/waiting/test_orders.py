@@ -1,7 +1,5 @@
 """Who comes first, by hand; and the bound on how long the shortest job first lets a long one wait."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

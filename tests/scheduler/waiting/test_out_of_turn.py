@@ -1,7 +1,5 @@
 """The default's order by hand, its bound on random arrivals, and what it says of places."""
 
-from __future__ import annotations
-
 import random
 import time
 from dataclasses import dataclass, field

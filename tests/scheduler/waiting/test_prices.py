@@ -1,7 +1,5 @@
 """Prices of rows, worked out by hand."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """The waiting queue: ranked by its order, and left at any time."""
 
-from __future__ import annotations
-
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -1,7 +1,5 @@
 """A slot that is kept for a client who comes back at once, beside another whose calls always wait."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from engine.messages import FinishReason

@@ -1,7 +1,5 @@
 """Requests that are sorted at all times, whatever comes and goes, with the sums of what is ahead of each."""
 
-from __future__ import annotations
-
 import random
 
 import pytest
@@ -25,7 +23,7 @@ def test_whatever_comes_and_goes_order_and_sums_are_those_of_a_plain_list(seed: 
             found.insert(key, one)
             plain[key] = one
         ranked = sorted(plain)
-        assert list(found) == [plain[key] for key in ranked] and len(found) == len(plain)
+        assert list(found) == [plain[key] for key in ranked] and len(found.keys) == len(plain)
         for key in (*ranked[:: max(1, len(ranked) // 5)], (-1, 0), (99, 0)):
             ahead = [plain[other] for other in ranked if other < key]
             known = [one.predicted_length for one in ahead if one.predicted_length is not None]
@@ -35,4 +33,4 @@ def test_whatever_comes_and_goes_order_and_sums_are_those_of_a_plain_list(seed: 
 
 def test_without_requests_nothing_is_ahead() -> None:
     empty = SortedRequests()
-    assert (list(empty), len(empty), empty.ahead((1,))) == ([], 0, QueueAhead())
+    assert (list(empty), len(empty.keys), empty.ahead((1,))) == ([], 0, QueueAhead())

@@ -44,7 +44,7 @@ def test_decode_steps_are_prepared_where_flash_attention_reads_the_arena(
     config = ServeConfig(model="tiny", max_num_seqs=32, enforce_eager=eager, device="cpu")
     executor = build_executor(config, 0, model, tiny_text, HostStore(), lambda _: None)
     assert len(recorder.graphs) == captures
-    lifecycle, before = executor._lifecycle, recorder.replays
+    lifecycle, before = executor.lifecycle, recorder.replays
     assert isinstance(lifecycle, Lifecycle)
     lifecycle.table.admit([spec(0, 9, max_tokens=5)])
     with torch.inference_mode():
@@ -145,7 +145,7 @@ def test_ends_of_tokenizer_and_template_end_answers_and_are_barred_and_ignored_a
 def test_decode_steps_go_by_a_mask_elsewhere(tiny_model: LoadedModel, tiny_text: Text) -> None:
     config = ServeConfig(model="tiny", max_num_seqs=4, device="cpu")
     executor = build_executor(config, 0, tiny_model, tiny_text, HostStore(), lambda _: None)
-    assert device_of(executor._lifecycle).batch._graphs is None
+    assert device_of(executor.lifecycle).batch.graphs is None
 
 
 def test_every_model_has_a_forest_and_a_proxy_of_its_own_inside_the_folders(tmp_path: Path) -> None:

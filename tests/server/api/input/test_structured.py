@@ -256,7 +256,7 @@ async def test_a_compiled_grammar_is_held_for_as_long_as_its_call_lasts() -> Non
             assert compiler is not None
             for place in range(50):  # more than are kept
                 await compiler.compile(Grammar(GrammarKind.REGEX, f"b{{{place + 1}}}"))
-            assert Grammar(GrammarKind.REGEX, "a") in compiler.grammars
+            assert Grammar(GrammarKind.REGEX, "a") in compiler.grammars._known
             live.dispatcher.release()
             await response.read()
 
