@@ -56,7 +56,6 @@ class DeviceHealth:
         return lost or failures >= MOST_FAILURES or capacity < LEAST_CAPACITY
 
     def note_proof(self, now: float, error: str | None) -> None:
-        """`error`: what was wrong."""
         self.fault = error
         self._rest = min(max(2 * self._rest, FIRST_REST), LONGEST_REST) if error is not None else 0.0
         self.resume = now + self._rest
@@ -83,7 +82,6 @@ class Shape:
         return cls(len(rows), max((row.length for row in rows), default=0) if action is Action.PREFILL else 0)
 
     def proof(self, most_tokens: int, scope: str) -> list[RowSpec]:
-        """Rows for a self-test."""
         prompt = (0,) * max(LEAST_LENGTH, min(self.length, most_tokens))
         sampling = SamplingParams(max_tokens=3, temperature=0, ignore_eos=True)
         return [RowSpec(-1 - row, prompt, sampling, cache_scope=scope) for row in range(self.rows)]

@@ -59,7 +59,6 @@ class Row(DeviceRow):
 
     @property
     def step(self) -> int:
-        """Of the next token."""
         return len(self.generated)
 
     @property

@@ -157,7 +157,6 @@ class RowTable(Generic[RowT]):
         self.hand_back([row for row in self.rows.values() if not row.ended], Cause.FAULT)
 
     def swap_out(self, row: RowT) -> None:
-        """Or hand back without room."""
         if self._save(row):
             self.stage(row)
             self.swapped_out += (row.row_id,)

@@ -23,10 +23,11 @@ from scheduler.serving_time.bilinear import Bilinear, ServingTime
 from scheduler.serving_time.machine import MachineModel, StepLearning
 from scheduler.serving_time.nearest import BatchLearning, Nearest
 from scheduler.strategy import STRATEGIES, Strategy
-from scheduler.waiting.by_length import AgedSjf, ByRank, Fcfs, Gittins, Sjf, TailInflated
-from scheduler.waiting.by_program import LeastAttained, PausedSmallest, ProgramFcfs, VirtualFinish
-from scheduler.waiting.by_work import Boost, FairSojourn, Feedback, ResponseRatio, attained_work, predicted_work
+from scheduler.waiting.by_length import AgedSjf, ByRank, Fcfs, Sjf, gittins_rank, inflated_score
+from scheduler.waiting.by_program import PausedSmallest, VirtualFinish, attained_level, run_arrival
+from scheduler.waiting.by_work import Boost, FairSojourn, ResponseRatio, attained_work, find_level, predicted_work
 from scheduler.waiting.fair import share_out
+from scheduler.waiting.order import ByScore
 from scheduler.waiting.out_of_turn import OutOfTurn
 from scheduler.waiting.prices import Prices, PricesNow, device_prices
 from scheduler.waiting.queue import RankedQueue
@@ -94,14 +95,14 @@ ORDERS: Mapping[str, OrderFactory] = {
     "sjf-aged": lambda limits, prices: AgedSjf(limits.aging),
     "boost": lambda limits, prices: Boost(prices, limits.options.boost_gamma, predicted_work),
     "boost-attained": lambda limits, prices: Boost(prices, limits.options.boost_gamma, attained_work),
-    "gittins": lambda limits, prices: Gittins(prices),
-    "tail-inflated": lambda limits, prices: TailInflated(),
-    "feedback": lambda limits, prices: Feedback(prices),
+    "gittins": lambda limits, prices: ByScore(lambda one: gittins_rank(one, prices())),
+    "tail-inflated": lambda limits, prices: ByScore(inflated_score),
+    "feedback": lambda limits, prices: ByScore(lambda one: find_level(one, prices())),
     "rank": lambda limits, prices: ByRank(limits.aging),
     "fair-sojourn": lambda limits, prices: FairSojourn(),
     "hrrn": lambda limits, prices: ResponseRatio(lambda one: prices().work(one)),
-    "program-arrival": lambda limits, prices: ProgramFcfs(),
-    "program-attained": lambda limits, prices: LeastAttained(),
+    "program-arrival": lambda limits, prices: ByScore(run_arrival),
+    "program-attained": lambda limits, prices: ByScore(attained_level),
     "program-finish": lambda limits, prices: VirtualFinish(),
     "program-paused": lambda limits, prices: PausedSmallest(limits.capacity_tokens),
     "hrrn-prompt": lambda limits, prices: ResponseRatio(lambda one: one.tokens - one.cached_prompt),

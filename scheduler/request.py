@@ -34,16 +34,13 @@ class State(StrEnum):
 
     @property
     def is_final(self) -> bool:
-        return not TRANSITIONS[self]
+        return self not in TRANSITIONS
 
 
 TRANSITIONS: Mapping[State, frozenset[State]] = {
     State.WAITING: frozenset({State.ASSIGNED, State.CANCELLED, State.FAILED}),
     State.ASSIGNED: frozenset({State.RUNNING, State.WAITING, State.FINISHED, State.CANCELLED, State.FAILED}),
     State.RUNNING: frozenset({State.WAITING, State.FINISHED, State.CANCELLED, State.FAILED}),
-    State.FINISHED: frozenset(),
-    State.CANCELLED: frozenset(),
-    State.FAILED: frozenset(),
 }  # WAITING again if rescheduled
 
 
@@ -143,7 +140,7 @@ class Request:
 
     def move(self, state: State) -> None:
         """Raises IllegalTransition."""
-        if state not in TRANSITIONS[self.state]:
+        if state not in TRANSITIONS.get(self.state, ()):
             raise IllegalTransition(f"request {self.row_id} cannot go from {self.state} to {state}")
         self.state = state
 

@@ -33,7 +33,6 @@ class DeviceBlocks:
         return block
 
     def read(self, block: RowKv) -> RowKv:
-        """For the current stream."""
         if block.copied is not None:
             torch.cuda.current_stream(self._device).wait_event(block.copied)
         there = self._copies.get(block)

@@ -114,7 +114,6 @@ class PrefixCache(Generic[BlockT]):
             self.bytes -= node.block.bytes
 
     def _path(self, prompt: Sequence[int], scope: str, most: int) -> list[_PrefixNode[BlockT]]:
-        """At most `most` tokens."""
         path: list[_PrefixNode[BlockT]] = []
         parent: str | _PrefixNode[BlockT] = scope
         for place in range(0, most - self.chunk + 1, self.chunk):

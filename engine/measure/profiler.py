@@ -57,7 +57,6 @@ class Profiler:
         return self.clock()
 
     def holds(self, rows: int, columns: int) -> bool:
-        """A batch that grows to `columns`."""
         return rows <= self.max_rows and rows * columns <= self.capacity_tokens
 
     @torch.inference_mode()
@@ -90,7 +89,6 @@ class Profiler:
             self._batch.insert(row, kv)
 
     def slice(self, rows: int, length: int, iterations: int) -> float:
-        """Prefill and `iterations` decode steps."""
         return self._time(partial(self._serve, self._new_rows(rows, length), iterations))
 
     def _serve(self, group: list[Row], iterations: int) -> None:

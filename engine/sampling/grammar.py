@@ -100,7 +100,6 @@ class Grammars:
         return compiled
 
     def spoil(self, grammar: Grammar) -> None:
-        """Recompile: its shared lexer failed."""
         with self._lock:
             if (compiled := self._known.get(grammar)) is not None:
                 self._spoiled.add(compiled)
@@ -171,7 +170,6 @@ def _written(grammar: Grammar) -> tuple[str, list[str]]:
 
 
 def _fit(schema: Any, options: Any, rule: str, unchecked: list[str]) -> str:
-    """Fully supported, with options, as text."""
     schema, options = strip_schema(schema), options if isinstance(options, dict) else {}
     if options.get("lenient"):
         schema, without = loosen_schema(schema, _takes)

@@ -73,12 +73,10 @@ class SimulatedBatch:
 
     @property
     def window(self) -> int:
-        """Columns of an iteration."""
         return self._found.farthest + self._opened if self.rows else 0
 
     @property
     def cells(self) -> int:
-        """Cells of an iteration."""
         if self._reads_padding:
             return len(self) * self.window
         return sum(row.offset for row in self.rows) + len(self) * self._opened

@@ -80,7 +80,6 @@ class SimulatedExecutor:
         return tuple(commands)
 
     def advance(self) -> None:
-        """Finish work, else begin some."""
         if self._work is not None:
             self._end(self._work)
         else:

@@ -190,7 +190,6 @@ def fetch_snapshot(hub: re.Match[str], admit: Admit) -> Path:
 
 
 def _require_fit(repo: str, wanted: dict[str, Any], admit: Admit) -> None:
-    """By the disk, or `admit`."""
     from huggingface_hub import constants, get_safetensors_metadata, snapshot_download
     from huggingface_hub.errors import NotASafetensorsRepoError, SafetensorsParsingError
 

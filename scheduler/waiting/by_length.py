@@ -12,7 +12,7 @@ from scheduler.remaining_length import remaining_length
 from scheduler.request import Request
 from scheduler.serving_time.bilinear import FloatArray
 from scheduler.waiting.order import Order
-from scheduler.waiting.prices import PricesNow
+from scheduler.waiting.prices import Prices
 from scheduler.waiting.sorted_requests import Key, QueueAhead
 
 
@@ -98,29 +98,21 @@ def _remaining(request: Request) -> tuple[FloatArray, FloatArray] | None:
     return left.astype(np.float64), known.weights[beyond].astype(np.float64)
 
 
-@dataclass(frozen=True)
-class Gittins(Order):
+def gittins_rank(request: Request, prices: Prices) -> float:
     """Gittins (1979; SageSched for LLMs), constant while waiting:
 
         rank(a) = min over Δ of E[min(W - a, Δ) | W > a] / P(W - a <= Δ | W > a)
 
     for work W with a done; without a distribution, the work left.
     """
-
-    prices: PricesNow
-
-    def key(self, request: Request, now: float) -> Key:
-        return (request.priority, self._rank(request), request.times.arrival, request.row_id)
-
-    def _rank(self, request: Request) -> float:
-        known = _remaining(request)
-        if known is None:
-            return self.prices().work(request)
-        left, weights = known
-        work = self.prices().work_left(request, left)
-        ended = np.cumsum(weights)
-        spent = np.cumsum(weights * work) + (ended[-1] - ended) * work
-        return float((spent / ended).min())
+    known = _remaining(request)
+    if known is None:
+        return prices.work(request)
+    left, weights = known
+    work = prices.work_left(request, left)
+    ended = np.cumsum(weights)
+    spent = np.cumsum(weights * work) + (ended[-1] - ended) * work
+    return float((spent / ended).min())
 
 
 BETA = 0.3
@@ -128,18 +120,14 @@ TAIL = 0.9
 DECAY = log(1 / 0.9) / 30  # 1/s
 
 
-@dataclass(frozen=True)
-class TailInflated(Order):
+def inflated_score(request: Request) -> float:
     """TIE ("Scheduling LLM Inference with Uncertainty-Aware Output Length Predictions", ICML 2026):
 
         score = (E[G] + β·E[G | G >= q]) · 0.9^(waited / 30 s),    q: the quantile 0.9 of G, G at most `max_tokens`
 
     with the predictor's G and a fixed β, unlike the paper; order is constant while waiting.
     """
-
-    def key(self, request: Request, now: float) -> Key:
-        arrival = request.times.arrival
-        return (request.priority, log(inflated_length(request)) + DECAY * arrival, arrival, request.row_id)
+    return log(inflated_length(request)) + DECAY * request.times.arrival
 
 
 def inflated_length(request: Request) -> float:

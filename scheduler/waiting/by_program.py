@@ -1,7 +1,6 @@
 """Orders of programs (scheduler/programs); a call of none is a program of its own."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from heapq import heappush
 from math import frexp, inf
 from weakref import WeakKeyDictionary, WeakSet
@@ -11,11 +10,11 @@ from scheduler.remaining_length import work_left
 from scheduler.request import Request
 from scheduler.waiting.by_length import Arrived
 from scheduler.waiting.by_work import Sharing
-from scheduler.waiting.order import Order
 from scheduler.waiting.sorted_requests import Key
 
 
 def run_arrival(request: Request) -> float:
+    """The earliest program (Continuum, 2511.02230). Later programs starve behind endless ones."""
     return request.times.arrival if request.program is None else request.program.arrival
 
 
@@ -24,21 +23,9 @@ def work_to_end(request: Request) -> float:
     return work_left(request) + (0.0 if request.program is None else request.program.rest)
 
 
-@dataclass(frozen=True)
-class ProgramFcfs(Order):
-    """The earliest program (Continuum, 2511.02230). Later programs starve behind endless ones."""
-
-    def key(self, request: Request, now: float) -> Key:
-        return (request.priority, run_arrival(request), request.times.arrival, request.row_id)
-
-
-@dataclass(frozen=True)
-class LeastAttained(Order):
+def attained_level(request: Request) -> float:
     """PLAS (Agentix, NSDI 2026): least work had by the program, in levels of powers of two; FCFS within."""
-
-    def key(self, request: Request, now: float) -> Key:
-        level = frexp(request.program.service if request.program is not None else 0.0)[1]
-        return (request.priority, level, request.times.arrival, request.row_id)
+    return frexp(request.program.service if request.program is not None else 0.0)[1]
 
 
 class VirtualFinish(Sharing):

@@ -53,20 +53,10 @@ class Boost(Order):
         return (request.priority, moved, arrival, request.row_id)
 
 
-@dataclass(frozen=True)
-class Feedback(Order):
-    """Skip-join MLFQ (FastServe): 2^i work at level i, FCFS within. A prompt joins at ceil(log2 p); only deadlines
-    promote.
-    """
-
-    prices: PricesNow
-
-    def key(self, request: Request, now: float) -> Key:
-        return (request.priority, find_level(request, self.prices()), request.times.arrival, request.row_id)
-
-
 def find_level(request: Request, prices: Prices) -> int:
-    """0 is highest, with a token's work."""
+    """Skip-join MLFQ (FastServe): 2^i work at level i, FCFS within; 0, a token's work, is highest. A prompt joins at
+    ceil(log2 p); only deadlines promote.
+    """
     prompt = prices.entry + prices.prompt * request.input_length
     joins = ceil(log2(max(1.0, prompt)))
     attained = prices.attained(request) if request.generated else 0.0

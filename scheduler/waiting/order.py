@@ -1,7 +1,8 @@
 """Orders: `priority`, then due requests (deadlines.py), then the strategy's; keys end with the row, so none tie."""
 
 from abc import abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
 from scheduler.request import Request
@@ -57,3 +58,13 @@ class Order(Protocol):
     def passed_by(self, before: QueueAhead) -> float | None:
         """Later tokens that may pass; None if unbounded."""
         return None
+
+
+@dataclass(frozen=True)
+class ByScore(Order):
+    """Least first, then by arrival."""
+
+    score: Callable[[Request], float]
+
+    def key(self, request: Request, now: float) -> Key:
+        return (request.priority, self.score(request), request.times.arrival, request.row_id)

@@ -263,7 +263,7 @@ def test_a_row_that_computes_nan_fails_alone_and_none_of_it_stays(watched: Watch
 class Waits(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Counts the operations for which a host would wait for a device: those that tell it a number, or a shape."""
 
-    KINDS = ("_local_scalar_dense", "nonzero", "is_nonzero", "masked_select", "equal", "_unique2", "bincount")
+    KINDS = ("item", "_local_scalar_dense", "nonzero", "is_nonzero", "masked_select", "equal", "_unique2", "bincount")
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]

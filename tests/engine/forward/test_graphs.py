@@ -17,7 +17,6 @@ from unittest.mock import MagicMock
 import pytest
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from engine.forward import graphs as decode
 from engine.forward.batch import RunningBatch
@@ -33,6 +32,7 @@ from models.network.loader import LoadedModel, load
 from models.network.quantization import Kernels
 from models.text import Text
 from tests.engine.forward.recorded import Recorder
+from tests.engine.forward.test_decode import Waits
 from tests.engine.forward.test_parity import MIXED, Schedule, assert_as_if_alone
 from tests.engine.invariants import check
 from tests.engine.rows import device_of, faulty, finish, lifecycle_of, spec, tokens_of
@@ -232,19 +232,6 @@ def test_few_rows_of_few_heads_have_a_bucket_for_each_order_of_length(
     assert shapes == [(1, 8), (1, 64), (1, 512), (2, 8), (2, 64), (2, 512), (4, 512), (5, 512)]
 
 
-class Waits(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Counts what would make the host wait for a device."""
-
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.count = 0
-
-    def __torch_dispatch__(self, function: Any, _: Any, args: Any = (), kwargs: Any = None) -> Any:
-        waiting = ("item", "_local_scalar_dense", "is_nonzero", "nonzero", "equal")
-        self.count += str(function).split(".")[1] in waiting
-        return function(*args, **(kwargs or {}))
-
-
 @torch.inference_mode()
 def test_a_step_waits_for_the_device_when_it_is_captured_and_never_again(net: Net) -> None:
     arena, graphs = graphs_of(net.model, 1024, 4, capture_nothing)
@@ -258,7 +245,7 @@ def test_a_step_waits_for_the_device_when_it_is_captured_and_never_again(net: Ne
     for _ in range(3):
         with Waits() as waits:
             batch.step()
-        counts.append(waits.count)
+        counts.append(len(waits.found))
     assert counts == [2, 0, 0]
 
 

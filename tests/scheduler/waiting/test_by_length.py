@@ -7,7 +7,8 @@ import pytest
 
 from scheduler.length.prediction import LengthDistribution
 from scheduler.request import Request
-from scheduler.waiting.by_length import ByRank, Gittins, TailInflated, inflated_length
+from scheduler.waiting.by_length import ByRank, gittins_rank, inflated_length, inflated_score
+from scheduler.waiting.order import ByScore
 from scheduler.waiting.queue import RankedQueue
 from tests.scheduler.waiting.predicted import AGING, TOKENS, by_tokens, fill, first, predicted, rows
 
@@ -22,14 +23,14 @@ def likely(row_id: int, *lengths: float, generated: int = 0) -> Request:
 
 
 def rank(request: Request) -> float:
-    return Gittins(by_tokens).key(request, 0.0)[1]
+    return gittins_rank(request, by_tokens())
 
 
 def test_a_chance_of_a_short_answer_counts() -> None:
     """2 or 18 tokens: to try 2 costs 2 with a chance of a half, so 4 for an end; to the end it is 10."""
     assert rank(likely(0, 2.0, 18.0)) == 4.0
     assert rank(likely(1, 10.0)) == 10.0
-    assert rows(fill(RankedQueue(Gittins(by_tokens)), likely(1, 5.0), likely(0, 2.0, 18.0)).ranked(0.0)) == [0, 1]
+    assert rows(fill(RankedQueue(ByScore(rank)), likely(1, 5.0), likely(0, 2.0, 18.0)).ranked(0.0)) == [0, 1]
 
 
 def test_once_the_chance_is_gone_the_rest_counts() -> None:
@@ -56,7 +57,7 @@ def test_the_worst_tenth_counts_twice() -> None:
     risky, certain = weighted(0, [8.0, 98.0], [0.8, 0.2]), weighted(1, [40.0], [1.0])
     assert inflated_length(risky) == pytest.approx(26 + 0.3 * 98)
     assert inflated_length(certain) == pytest.approx(1.3 * 40)
-    assert rows(fill(RankedQueue(TailInflated()), risky, certain).ranked(0.0)) == [1, 0]
+    assert rows(fill(RankedQueue(ByScore(inflated_score)), risky, certain).ranked(0.0)) == [1, 0]
 
 
 def test_what_was_generated_is_left_out_and_the_rest_is_bounded() -> None:
@@ -69,7 +70,9 @@ def test_what_was_generated_is_left_out_and_the_rest_is_bounded() -> None:
 def test_a_wait_makes_up_for_length(later: float, ranked: list[int]) -> None:
     """Half the length is worth ln 2 / ln(1/0.9) times 30 s: 197 s."""
     assert 30 * log(2) / log(1 / 0.9) == pytest.approx(197.4, abs=0.1)
-    queue = fill(RankedQueue(TailInflated()), predicted(0, 20.0, arrival=0.0), predicted(1, 10.0, arrival=later))
+    queue = fill(
+        RankedQueue(ByScore(inflated_score)), predicted(0, 20.0, arrival=0.0), predicted(1, 10.0, arrival=later)
+    )
     assert rows(queue.ranked(later)) == ranked
 
 

@@ -11,13 +11,13 @@ from scheduler.request import Request
 from scheduler.waiting.by_work import (
     Boost,
     FairSojourn,
-    Feedback,
     ResponseRatio,
     attained_work,
     boost,
     find_level,
     predicted_work,
 )
+from scheduler.waiting.order import ByScore
 from scheduler.waiting.prices import Prices, device_prices
 from scheduler.waiting.queue import RankedQueue
 from tests.scheduler.fakes import request
@@ -77,7 +77,11 @@ def test_a_request_joins_where_its_prompt_fits_and_sinks_as_it_is_served(
 def test_levels_come_before_arrival() -> None:
     old, new = request(0, length=8, arrival=0.0), request(1, length=1, arrival=5.0)
     same = request(2, length=7, arrival=1.0)
-    assert rows(fill(RankedQueue(Feedback(lambda: PRICES)), old, new, same).ranked(6.0)) == [1, 0, 2]
+    assert rows(fill(RankedQueue(ByScore(lambda one: find_level(one, PRICES))), old, new, same).ranked(6.0)) == [
+        1,
+        0,
+        2,
+    ]
 
 
 def test_of_those_that_came_together_the_shortest_would_end_first() -> None:
