@@ -93,7 +93,6 @@ class DeviceRow:
 
     @property
     def scores_prompt(self) -> bool:
-        """Rules out the prefix cache."""
         return self.sampling.prompt_logprobs is not None and not self.step
 
 

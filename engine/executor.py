@@ -69,18 +69,14 @@ class Executor:
 
     def _run(self) -> None:
         self._serve()
-        while self._running:
-            self._serve_afresh()
-
-    def _serve_afresh(self) -> None:
-        """In a new thread: oneDNN remembers a lack of memory in each."""
-        thread = threading.Thread(target=self._serve, name=self._thread.name, daemon=True)
-        try:
-            thread.start()
-        except RuntimeError:
-            self._serve()
-        else:
-            thread.join()
+        while self._running:  # in a new thread: oneDNN remembers a lack of memory in each
+            thread = threading.Thread(target=self._serve, name=self._thread.name, daemon=True)
+            try:
+                thread.start()
+            except RuntimeError:
+                self._serve()
+            else:
+                thread.join()
 
     def _serve(self) -> None:
         self._worn = False
@@ -108,7 +104,10 @@ class Executor:
             self._report_moves(partial(lifecycle.grow, 2 * lifecycle.capacity))
             health.note_growth(now, lifecycle.capacity)
         if health.fault is not None:
-            self._rest(now)
+            if self._table.rows:
+                self._report_moves(self._table.hand_back_all)
+            if now >= health.resume:
+                self._prove()
         elif not self._table.idle:
             if now >= health.resume:
                 self._turn()
@@ -166,12 +165,6 @@ class Executor:
 
     def _show_life(self) -> None:
         self.beat += 1
-
-    def _rest(self, now: float) -> None:
-        if self._table.rows:
-            self._report_moves(self._table.hand_back_all)
-        if now >= self._health.resume:
-            self._prove()
 
     def _report(self, seconds: float) -> None:
         report = self._table.report(self.info.index, self._turns, seconds)

@@ -81,7 +81,10 @@ class RowTable(Generic[RowT]):
         group = Group(terms)
         unread: list[RowT] = []
         for spec in specs:
-            row = self._add(spec, group)
+            row = self._store.take(spec.row_id) or self._device.new_row(spec)
+            row.rank, row.group = (spec.priority, self.admitted), group
+            self.admitted += 1
+            self.rows[row.row_id] = row
             if row.kv is not None:
                 self.stage(row)
             elif terms.entry is Entry.SHAPE and not terms.closed and not row.scores_prompt:
@@ -104,13 +107,6 @@ class RowTable(Generic[RowT]):
     def _copied_prefix(self, row: RowT) -> int:
         kept = 0 if row.scores_prompt else self._device.kept_prefix(row)
         return kept if kept >= row.group.terms.kept_from else 0
-
-    def _add(self, spec: RowSpec, group: Group) -> RowT:
-        row = self._store.take(spec.row_id) or self._device.new_row(spec)
-        row.rank, row.group = (spec.priority, self.admitted), group
-        self.admitted += 1
-        self.rows[row.row_id] = row
-        return row
 
     def queue_unread(self, rows: list[RowT]) -> None:
         if rows:

@@ -48,7 +48,6 @@ class Embedder:
 
     @property
     def vocab_size(self) -> int:
-        """Of tokenizer and network."""
         network = getattr(self._network[0], "auto_model", None)  # a table of embeddings has none
         known = len(self._network.tokenizer)
         return known if network is None else min(known, int(network.get_input_embeddings().num_embeddings))

@@ -149,10 +149,16 @@ class TextStream:
         return piece
 
     def flush(self) -> str:
-        """Without an incomplete character."""
+        """Without an incomplete character; invalid bytes stay, as U+FFFD."""
         piece = self._pending()
         if piece.endswith(REPLACEMENT):
-            piece = self._whole()
+            said = [(place, self._text.said_bytes(self._ids[place])) for place in range(self._shown, len(self._ids))]
+            cut, end = count_cut_off(b"".join(data for _, data in said)), len(self._ids)
+            while cut and len(said[-1][1]) <= cut:
+                end, data = said.pop()
+                cut -= len(data)
+            piece = self._pending(end)
+            piece = piece[:-1] if cut else piece
         self._from = self._shown = len(self._ids)
         return piece
 
@@ -160,16 +166,6 @@ class TextStream:
         lines = self._ids[self._from : self._shown], self._ids[self._from : end]
         context, whole = self._text.decode_batch(lines)
         return whole[len(context) :]
-
-    def _whole(self) -> str:
-        """Without an incomplete character; invalid bytes stay, as U+FFFD."""
-        said = [(place, self._text.said_bytes(self._ids[place])) for place in range(self._shown, len(self._ids))]
-        cut, end = count_cut_off(b"".join(data for _, data in said)), len(self._ids)
-        while cut and len(said[-1][1]) <= cut:
-            end, data = said.pop()
-            cut -= len(data)
-        piece = self._pending(end)
-        return piece[:-1] if cut else piece
 
 
 def foresee_together(text: TextDecoder, pairs: Sequence[tuple[TextStream, int]]) -> None:

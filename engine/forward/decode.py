@@ -101,7 +101,11 @@ class Decode:
             try:
                 chosen = self._choose(logits, late)
                 if self._ahead:
-                    self._batch.void(self._broken(chosen))
+                    broken = ~chosen.finite
+                    if len(chosen.rows) < len(self._batch):
+                        none = torch.zeros(len(self._batch), dtype=torch.bool, device=self._device)
+                        broken = none.index_copy_(0, send(self._live(), self._device), broken)
+                    self._batch.void(broken)
             except BaseException:
                 self._batch.undo_step()
                 raise
@@ -111,13 +115,6 @@ class Decode:
         rows, live = self._batch.rows, self._live()
         some = logits if len(live) == len(rows) else logits[send(live, self._device)]
         return sampling.Chosen(self._table, [rows[place] for place in live], some, unread)
-
-    def _broken(self, chosen: Chosen) -> Tensor:
-        """(rows,) with non-finite logits."""
-        if len(chosen.rows) == len(self._batch):
-            return ~chosen.finite
-        broken = torch.zeros(len(self._batch), dtype=torch.bool, device=self._device)
-        return broken.index_copy_(0, send(self._live(), self._device), ~chosen.finite)
 
     def _live(self) -> Sequence[int]:
         return [place for place, row in enumerate(self._batch.rows) if not row.ended]

@@ -9,7 +9,7 @@ Longest rows first. Common cached prefixes are copied; chunks end at the cache's
 """
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
 
@@ -125,17 +125,13 @@ class Prefill:
         if ended:
             still = len(self.rows) - len(ended)
             for done, context in zip(ended, self._contexts[still:], strict=True):
-                self._keep(done, context)
+                scope, make = done.row.cache_scope, partial(self._blocks.make, done.kv)
+                try:
+                    self._prefixes.keep(context, scope, make, done.row.back_within)
+                except RuntimeError as error:  # also the host's lack of memory
+                    log.warning("K and V of a prompt could not be kept in host memory: %s", error)
             del self.rows[still:], self._contexts[still:]
         return ended
-
-    def _keep(self, done: Prefilled, context: Sequence[int]) -> None:
-        try:
-            self._prefixes.keep(
-                context, done.row.cache_scope, partial(self._blocks.make, done.kv), done.row.back_within
-            )
-        except RuntimeError as error:  # also the host's lack of memory
-            log.warning("K and V of a prompt could not be kept in host memory: %s", error)
 
     def drop(self, row_id: RowId) -> None:
         others = [place for place, row in enumerate(self.rows) if row.row_id != row_id]

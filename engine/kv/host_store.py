@@ -56,7 +56,6 @@ class HostStore(Generic[RowT]):
             self._kept[row.row_id] = row
 
     def take(self, row_id: RowId) -> RowT | None:
-        """None when it was never handed back."""
         with self._lock:
             return self._kept.pop(row_id, None)
 

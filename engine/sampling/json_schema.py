@@ -57,18 +57,15 @@ def strip_schema(schema: Any, path: str = "") -> Any:
     for key in COUNTS & bare.keys():
         if isinstance(bare[key], float) and bare[key].is_integer():
             bare[key] = int(bare[key])
-    patterns, properties = bare.get("patternProperties"), bare.get("properties")
-    if isinstance(patterns, dict) and isinstance(properties, dict):
-        _join(patterns, properties)
-    return {key: value for key, value in bare.items() if not _VACUOUS.get(key, _is_null)(value, bare)}
-
-
-def _join(patterns: dict[str, Any], properties: dict[str, Any]) -> None:
-    for pattern, schema in [*patterns.items()]:
+    patterns: Any = bare.get("patternProperties")
+    properties: Any = bare.get("properties")
+    joins = isinstance(patterns, dict) and isinstance(properties, dict)
+    for pattern, one in [*patterns.items()] if joins else ():
         found = SOME_NAMES.fullmatch(pattern)
         if found and properties.keys() >= {*(names := (found[1] or found[2]).split("|"))}:
             del patterns[pattern]
-            properties.update({name: {"allOf": [properties[name], schema]} for name in names})
+            properties.update({name: {"allOf": [properties[name], one]} for name in names})
+    return {key: value for key, value in bare.items() if not _VACUOUS.get(key, _is_null)(value, bare)}
 
 
 def _is_any(schema: Any, kind: str = "") -> bool:

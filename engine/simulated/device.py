@@ -104,7 +104,6 @@ class SimulatedDevice:
         return min(self._read + columns, self.prefilling[0].length)
 
     def chunk_done(self) -> bool:
-        """No overlap here."""
         return True
 
     def collect_chunk(self) -> StepOutcome[SimulatedRow]:

@@ -80,29 +80,22 @@ class SimulatedExecutor:
         return tuple(commands)
 
     def advance(self) -> None:
-        if self._work is not None:
-            self._end(self._work)
-        else:
-            self._begin()
-
-    def _end(self, work: Work) -> None:
-        now = self.now()
-        self.usage.book(work, len(self._device.batch), now)
-        self._turns += work.iterations
-        self._work = None
-        self._lifecycle.finish(work.action, work.iterations)
-        self._report(work.seconds)
-        self.due = math.inf if self._table.idle and not self._inbox else now
-
-    def _begin(self) -> None:
+        now, work, self._work = self.now(), self._work, None
+        if work is not None:
+            self.usage.book(work, len(self._device.batch), now)
+            self._turns += work.iterations
+            self._lifecycle.finish(work.action, work.iterations)
+            self._report(work.seconds)
+            self.due = math.inf if self._table.idle and not self._inbox else now
+            return
         for command in self.reclaim():
             if isinstance(command, Stop):
                 self.alive = False
             else:
                 self._table.carry_out(command)
         self._work = self._next_work() if self.alive else None
-        self._began = self.now()
-        self.due = math.inf if self._work is None else self._began + self._work.seconds
+        self._began = now
+        self.due = math.inf if self._work is None else now + self._work.seconds
         self._report(0.0)
 
     def _next_work(self) -> Work | None:

@@ -68,5 +68,4 @@ class Machine:
 
     @property
     def longest(self) -> int:
-        """Of a request, in tokens."""
         return min(self.context_length, self.capacity_tokens)

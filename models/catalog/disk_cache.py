@@ -86,7 +86,12 @@ def _rebuild(folder: Path, origin: Origin, needed: int, build: Build) -> None:
     try:
         (out := work / "out").mkdir(parents=True)
         build(work, out)
-        _seal(out, origin)
+        files = sorted(path for path in out.rglob("*") if path.is_file())
+        for path in files:
+            path.chmod(0o644)  # a service may run as another user
+        sizes = {path.relative_to(out).as_posix(): path.stat().st_size for path in files}
+        manifest = msgspec.json.encode(CacheManifest(FORMAT, origin, sizes))
+        (out / MANIFEST).write_bytes(msgspec.json.format(manifest))
         out.rename(folder)
     finally:
         shutil.rmtree(work, ignore_errors=True)
@@ -121,12 +126,3 @@ def require_space(root: Path, needed: int, what: str, variable: str = "LENGTHWIS
             f"not enough disk space: {what} needs {needed / 1e6:.0f} MB and {root} has {free / 1e6:.0f} MB; "
             f"free some space, or set {variable} to a folder on another disk"
         )
-
-
-def _seal(folder: Path, origin: Origin) -> None:
-    files = sorted(path for path in folder.rglob("*") if path.is_file())
-    for path in files:
-        path.chmod(0o644)  # a service may run as another user
-    sizes = {path.relative_to(folder).as_posix(): path.stat().st_size for path in files}
-    manifest = msgspec.json.encode(CacheManifest(FORMAT, origin, sizes))
-    (folder / MANIFEST).write_bytes(msgspec.json.format(manifest))

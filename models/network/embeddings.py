@@ -26,7 +26,13 @@ def token_embeddings(model: LoadedModel) -> Iterator[NDArray[np.float32]]:
 
 def read_token_embeddings(folder: Path) -> Iterator[NDArray[np.float32]]:
     """(vocabulary, hidden) in parts of ROWS. Raises LoadError."""
-    names = _names(folder)
+    with torch.device("meta"):
+        network: PreTrainedModel = AutoModelForCausalLM.from_config(  # type: ignore[no-untyped-call]
+            read_config(folder), trust_remote_code=False
+        )
+    weight = network.get_input_embeddings().weight
+    name = next(name for name, parameter in network.named_parameters() if parameter is weight)
+    names = {name, name.removeprefix(f"{network.base_model_prefix}.")}
     for path in weight_files(folder):
         with safe_open(path, framework="pt") as file:
             for name in names & set(file.keys()):
@@ -37,13 +43,3 @@ def read_token_embeddings(folder: Path) -> Iterator[NDArray[np.float32]]:
     raise LoadError(
         f"{folder.name} has no token embeddings: none of its weights is called {' or '.join(sorted(names))}"
     )
-
-
-def _names(folder: Path) -> set[str]:
-    with torch.device("meta"):
-        network: PreTrainedModel = AutoModelForCausalLM.from_config(  # type: ignore[no-untyped-call]
-            read_config(folder), trust_remote_code=False
-        )
-    weight = network.get_input_embeddings().weight
-    name = next(name for name, parameter in network.named_parameters() if parameter is weight)
-    return {name, name.removeprefix(f"{network.base_model_prefix}.")}

@@ -52,6 +52,9 @@ def halves(dtype: torch.dtype, device: torch.device) -> bool:
     return dtype is torch.float32 and device.type == "cpu" and "fbgemm" in torch.backends.quantized.supported_engines
 
 
+CAPABILITIES = {Quantization.INT4: (8, 0), Quantization.FP8: (8, 9)}  # by least compute capability
+
+
 def choose(name: str, stored: str, dtype: torch.dtype, device: torch.device, *, narrows: bool) -> Quantization:
     """Raises UnsupportedQuantization. `auto` keeps 16-bit weights where the CPU would widen them, if it `narrows`."""
     if name == "auto":
@@ -60,7 +63,15 @@ def choose(name: str, stored: str, dtype: torch.dtype, device: torch.device, *, 
         raise UnsupportedQuantization(f"unknown quantization '{name}': choose auto, {', '.join(QUANTIZATIONS)}")
     chosen = Quantization(name)
     if device.type == "cuda" and chosen is not Quantization.NONE:
-        _require_on_cuda(chosen, device)
+        if chosen not in CAPABILITIES:
+            kinds = " or ".join(CAPABILITIES)
+            raise UnsupportedQuantization(f"--quantization {chosen} is for CPUs: leave it out on cuda, or give {kinds}")
+        needed, found = CAPABILITIES[chosen], torch.cuda.get_device_capability(device)
+        if found < needed:
+            raise UnsupportedQuantization(
+                f"--quantization {chosen} needs a GPU of compute capability {needed[0]}.{needed[1]}, "
+                f"and this one has {found[0]}.{found[1]}: leave it out"
+            )
     elif chosen is Quantization.FP8:
         log.warning("weights in fp8 are for CUDA: on a CPU they show what an answer loses by them, and are slow")
     elif chosen is Quantization.FLOAT16 and not halves(dtype, device):
@@ -68,23 +79,6 @@ def choose(name: str, stored: str, dtype: torch.dtype, device: torch.device, *, 
             "--quantization float16 keeps the weights of float32 layers, on x86: give --dtype float32, or leave it out"
         )
     return chosen
-
-
-CAPABILITIES = {Quantization.INT4: (8, 0), Quantization.FP8: (8, 9)}  # by least compute capability
-
-
-def _require_on_cuda(quantization: Quantization, device: torch.device) -> None:
-    if quantization not in CAPABILITIES:
-        kinds = " or ".join(CAPABILITIES)
-        raise UnsupportedQuantization(
-            f"--quantization {quantization} is for CPUs: leave it out on cuda, or give {kinds}"
-        )
-    needed, found = CAPABILITIES[quantization], torch.cuda.get_device_capability(device)
-    if found < needed:
-        raise UnsupportedQuantization(
-            f"--quantization {quantization} needs a GPU of compute capability {needed[0]}.{needed[1]}, "
-            f"and this one has {found[0]}.{found[1]}: leave it out"
-        )
 
 
 def pack(

@@ -138,14 +138,7 @@ def load_encoder(folder: Path, max_tokens: int) -> tuple[Any, Reader]:
         library_logging.set_verbosity(before)
     most = getattr(encoder.config, "max_position_embeddings", None) or max_tokens
     reader = Reader(tokenizer, min(max_tokens, most, tokenizer.model_max_length))
-    _require_overview(encoder, reader, folder)
-    return encoder, reader
-
-
-def _require_overview(encoder: Any, reader: Reader, folder: Path) -> None:
-    """The first token must see all."""
-    rows = reader.read(["first", "first second third"])
-    ids, mask = reader.pad(rows, torch.device("cpu"))
+    ids, mask = reader.pad(reader.read(["first", "first second third"]), torch.device("cpu"))
     encoder.eval()
     with torch.inference_mode():
         states = encoder(input_ids=ids, attention_mask=mask).last_hidden_state[:, 0]
@@ -154,6 +147,7 @@ def _require_overview(encoder: Any, reader: Reader, folder: Path) -> None:
             f"the network in {folder} is no encoder, its first token sees nothing of what comes after it: "
             "name one such as all-minilm-l6-v2"
         )
+    return encoder, reader
 
 
 FORMAT = 1  # of the folder

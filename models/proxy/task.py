@@ -62,8 +62,12 @@ class Scale:
         """Of (n,). Raises ValueError for equal classes."""
         edges = quantile_edges(lengths, task.cuts)
         classes = class_of(lengths, edges)
-        if not task.wants_values:
-            _require_all(classes, task.classes)
+        found = len(np.unique(classes))
+        if not task.wants_values and found < task.classes:
+            raise ValueError(
+                f"the lengths are too much alike: only {found} of {task.classes} quantile classes have any; "
+                "train with more varied rows, or choose a regression task"
+            )
         typical = tuple(float(np.median(lengths[classes == label])) for label in np.unique(classes))
         if task is ProxyTask.RANKING:
             typical = at_ranks(lengths)
@@ -88,15 +92,6 @@ def class_of(lengths: NDArray[np.float32], edges: Sequence[float]) -> NDArray[np
     return np.searchsorted(np.asarray(edges, dtype=np.float32), lengths, side="right").astype(np.intp)
 
 
-def _require_all(classes: NDArray[np.intp], count: int) -> None:
-    found = len(np.unique(classes))
-    if found < count:
-        raise ValueError(
-            f"the lengths are too much alike: only {found} of {count} quantile classes have any; "
-            "train with more varied rows, or choose a regression task"
-        )
-
-
 def targets(task: ProxyTask, scale: Scale, lengths: NDArray[np.float32]) -> Tensor:
     """(n,) -> (n,)."""
     if task.wants_values:
@@ -110,19 +105,14 @@ def loss(task: ProxyTask, outputs: Tensor, wanted: Tensor) -> Tensor:
     if task.scores_classes:
         return functional.cross_entropy(outputs, wanted)
     values = outputs.squeeze(1)
-    if task is ProxyTask.RANKING:
-        return _list_mle(values, wanted)
+    if task is ProxyTask.RANKING:  # ListMLE: -log P of drawing (n,) shortest first, odds exp(-score)
+        ascending, order = wanted.sort()
+        odds = -values[order]
+        left = odds.flip(0).logcumsumexp(0).flip(0)
+        return (left[torch.searchsorted(ascending, ascending)] - odds).mean()
     if task in (ProxyTask.REGRESSION_L1, ProxyTask.ORDINAL_L1):
         return functional.l1_loss(values, wanted)
     return functional.mse_loss(values, wanted)
-
-
-def _list_mle(scores: Tensor, wanted: Tensor) -> Tensor:
-    """-log P of drawing (n,) shortest first, odds exp(-score)."""
-    ascending, order = wanted.sort()
-    odds = -scores[order]
-    left = odds.flip(0).logcumsumexp(0).flip(0)
-    return (left[torch.searchsorted(ascending, ascending)] - odds).mean()
 
 
 def lengths_of(task: ProxyTask, scale: Scale, outputs: Tensor) -> NDArray[np.float32]:

@@ -130,17 +130,16 @@ class DpBatcher(Batcher):
         return plan
 
     def _due(self) -> float:
-        return -np.inf if self._arranged is None else self._arranged + self._interval()
-
-    def _interval(self) -> float:
-        """max(λ · least load, Γ) in seconds (equation 12)."""
-        limits = self._kit.limits
-        shortest = limits.options.min_interval
-        if shortest is None:
-            shortest = median(self._recent) if self._recent else 0.0
-        if not self._adaptive:
-            return shortest
-        return max(limits.options.interval_factor * min(self._loads.values(), default=0.0), shortest)
+        """After max(λ · least load, Γ) seconds (equation 12)."""
+        if self._arranged is None:
+            return -np.inf
+        options = self._kit.limits.options
+        interval = options.min_interval
+        if interval is None:
+            interval = median(self._recent) if self._recent else 0.0
+        if self._adaptive:
+            interval = max(options.interval_factor * min(self._loads.values(), default=0.0), interval)
+        return self._arranged + interval
 
     def _arrange(self, now: float) -> None:
         self._arranged = now

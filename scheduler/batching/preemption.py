@@ -54,19 +54,17 @@ class ByOrder:
     early: float = inf  # progress up to which rows are preempted
 
     def __call__(self, worker: Worker, waiting: Iterable[Request], now: float) -> Sequence[RowId]:
-        first, rows = next(iter(waiting), None), [] if worker.pausing else self._served(worker)
-        last = max(rows, key=lambda row: self.key(row, now), default=None)
+        first, rows = next(iter(waiting), None), [] if worker.pausing else worker.requests.values()
+        served = (
+            row
+            for row in rows
+            if row.generated - worker.assignments[row.row_id].before[row] >= self.slice_length
+            and row.generated < self.early * (row.predicted_length or row.sampling.max_tokens)
+        )
+        last = max(served, key=lambda row: self.key(row, now), default=None)
         if first is None or last is None or self.key(last, now) <= self.key(first, now):
             return ()
         return (last.row_id,)
-
-    def _served(self, worker: Worker) -> list[Request]:
-        return [
-            row
-            for row_id, row in worker.requests.items()
-            if row.generated - worker.assignments[row_id].before[row] >= self.slice_length
-            and row.generated < self.early * (row.predicted_length or row.sampling.max_tokens)
-        ]
 
 
 # progress up to which rows are preempted; None: never

@@ -50,11 +50,16 @@ class RoundRobinBatcher(Batcher):
         return earliest(*(queue.wake_at(now) for queue in self._queues.values()))
 
     def take(self, worker: Worker, now: float) -> Plan | None:
-        for index in [index for index, known in self._workers.items() if not known.serves]:
-            self._unassigned.extendleft(reversed(list(self._queues.pop(index).waiting)))
-            del self._workers[index]
-        self._distribute(worker, now)
-        plan = self._queues[worker.index].take(worker, now)
+        for gone in [index for index, known in self._workers.items() if not known.serves]:
+            self._unassigned.extendleft(reversed(list(self._queues.pop(gone).waiting)))
+            del self._workers[gone]
+        index, count = worker.index, len(self._unassigned)
+        if is_new := index not in self._queues:
+            self._queues[index], self._workers[index] = self._local(self._kit), worker
+        for _ in range(min(1, count) if is_new else count):
+            self._last = index if is_new else min(self._queues, key=lambda index: (index <= self._last, index))
+            self._queues[self._last].add(self._unassigned.popleft(), now)
+        plan = self._queues[index].take(worker, now)
         for request in plan.requests if plan is not None else ():
             self.waiting.discard(request)
         return plan
@@ -65,11 +70,3 @@ class RoundRobinBatcher(Batcher):
             if worker.index in self._queues:
                 pauses.update(self._queues[worker.index].preempt([worker], now))
         return pauses
-
-    def _distribute(self, worker: Worker, now: float) -> None:
-        index, count = worker.index, len(self._unassigned)
-        if is_new := index not in self._queues:
-            self._queues[index], self._workers[index] = self._local(self._kit), worker
-        for _ in range(min(1, count) if is_new else count):
-            self._last = index if is_new else min(self._queues, key=lambda index: (index <= self._last, index))
-            self._queues[self._last].add(self._unassigned.popleft(), now)

@@ -158,8 +158,12 @@ class WmaBatcher(Batcher):
 
     def _least_wasteful(self, priority: int, lengths: BatchLengths) -> WaitingBatch | None:
         """Algorithm 1; None if none may take it."""
-        found, least = None, float(self._limits.options.wma_threshold)
-        useful, most_rows, most_tokens = useful_reads(*lengths), self._most_rows, self._limits.capacity_tokens or inf
+        limits, useful = self._limits, useful_reads(*lengths)
+        found, least, most_tokens = None, float(limits.options.wma_threshold), limits.capacity_tokens or inf
+        bounds = [bound for bound in (limits.slots, limits.options.max_batch_size) if bound is not None]
+        if self._fixed_size and limits.capacity_tokens is not None and limits.context_length is not None:
+            bounds.append(limits.capacity_tokens // limits.context_length)  # β (equation 1)
+        most_rows = min(bounds, default=inf)
         for batch in self._batches:
             if batch.insertable and batch.priority == priority and len(batch) < most_rows:
                 joined = batch_lengths((batch.lengths, lengths))
@@ -167,15 +171,6 @@ class WmaBatcher(Batcher):
                 if waste < least and memory_tokens(len(batch) + 1, *joined) <= most_tokens:
                     found, least = batch, waste
         return found
-
-    @property
-    def _most_rows(self) -> float:
-        """At most β with a fixed size (equation 1)."""
-        limits = self._limits
-        bounds = [bound for bound in (limits.slots, limits.options.max_batch_size) if bound is not None]
-        if self._fixed_size and limits.capacity_tokens is not None and limits.context_length is not None:
-            bounds.append(limits.capacity_tokens // limits.context_length)
-        return min(bounds, default=inf)
 
     def _first(self, now: float) -> WaitingBatch:
         best = min(batch.priority for batch in self._batches)

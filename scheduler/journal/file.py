@@ -118,7 +118,11 @@ def is_damage(error: sqlite3.Error) -> bool:
 def connect(path: Path) -> sqlite3.Connection:
     """Private, for writing. Raises sqlite3.DatabaseError, OSError."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    _make_private(path)
+    with suppress(FileExistsError):
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+    for suffix in BESIDE:  # by name: closing drops locks
+        with suppress(FileNotFoundError, PermissionError):
+            path.with_name(path.name + suffix).chmod(0o600)
     connection = sqlite3.connect(path, timeout=BUSY)
     try:
         prepare(connection)
@@ -131,16 +135,7 @@ def connect(path: Path) -> sqlite3.Connection:
     return connection
 
 
-def _make_private(path: Path) -> None:
-    with suppress(FileExistsError):
-        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
-    for suffix in BESIDE:  # by name: closing drops locks
-        with suppress(FileNotFoundError, PermissionError):
-            path.with_name(path.name + suffix).chmod(0o600)
-
-
 def append(connection: sqlite3.Connection, entries: Sequence[RequestEntry]) -> None:
-    """One transaction. Raises sqlite3.Error."""
     names = [field.name for field in dataclasses.fields(RequestEntry)]
     rows = [[_stored(getattr(one, name)) for name in names] for one in entries]
     with connection:

@@ -79,7 +79,11 @@ class Forest:
         self._children = np.concatenate(
             [_children(tree, root).ravel() for tree, root in zip(trees, self._roots, strict=True)]
         )  # (2 nodes,): left, right
-        self._answers, self._starts = self._sort_answers()
+        drawn = np.array(regressor.estimators_samples_)  # (trees, n)
+        leaves = np.take_along_axis(self._leaves(examples.features).T, drawn, axis=1).ravel()
+        order = np.argsort(leaves, kind="stable")
+        self._answers = examples.lengths[drawn.ravel()[order]]  # by leaf
+        self._starts = np.searchsorted(leaves[order], np.arange(len(self._feature) + 1))
 
     def __getstate__(self) -> dict[str, object]:
         """Without the examples, for another process."""
@@ -109,14 +113,6 @@ class Forest:
         sizes = self._starts[leaves + 1] - self._starts[leaves]
         places = np.arange(sizes.sum()) + np.repeat(self._starts[leaves] - np.cumsum(sizes) + sizes, sizes)
         return LengthDistribution.of(self._answers[places], np.repeat(1 / sizes, sizes).astype(np.float32))
-
-    def _sort_answers(self) -> tuple[NDArray[np.float32], NDArray[np.intp]]:
-        """Lengths by leaf (trees n,), and where each leaf's begin (nodes + 1,)."""
-        drawn = np.array(self.regressor.estimators_samples_)  # (trees, n)
-        leaves = np.take_along_axis(self._leaves(self.examples.features).T, drawn, axis=1).ravel()
-        order = np.argsort(leaves, kind="stable")
-        starts = np.searchsorted(leaves[order], np.arange(len(self._feature) + 1))
-        return self.examples.lengths[drawn.ravel()[order]], starts
 
 
 def _children(tree: Tree, root: int) -> NDArray[np.intp]:
@@ -174,7 +170,6 @@ def save(path: Path, examples: Examples, about: Manifest) -> None:
 
 
 def read(path: Path) -> tuple[Examples, Manifest]:
-    """Raises ForestError with the remedy."""
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as content:
             about = msgspec.json.decode(content["manifest"].tobytes(), type=Manifest)
@@ -192,7 +187,6 @@ def read(path: Path) -> tuple[Examples, Manifest]:
 
 
 def load(path: Path) -> tuple[Forest, Manifest]:
-    """Raises ForestError with the remedy."""
     examples, about = read(path)
     try:
         return grow(examples, about.growth), about

@@ -87,18 +87,15 @@ class LengthHistory:
         rounded to a power of two. None while unknown.
         """
         for key in ((scope, hash(instruction)), (scope,)):
-            if (known := self._median(scope, key)) is not None:
-                return known
+            known = self._newest.get(holder_of(scope), key)
+            if known is not None and not known.counted:
+                known.median, known.counted = _median_of((abs(one), one < 0) for one in known.rows), True
+            if known is not None and known.median is not None:
+                return known.median
         if len(self._latest) < HOLDERS:
             return None
         everybody = _median_of(self._latest.values())
         return None if everybody is None else 2.0 ** round(log2(everybody))
-
-    def _median(self, scope: str, key: tuple[object, ...]) -> float | None:
-        known = self._newest.get(holder_of(scope), key)
-        if known is not None and not known.counted:
-            known.median, known.counted = _median_of((abs(one), one < 0) for one in known.rows), True
-        return None if known is None else known.median
 
 
 def _median_of(answers: Iterable[tuple[int, bool]]) -> float | None:

@@ -87,7 +87,12 @@ class MicroBatcher:
                 self._arrived.clear()
                 continue
             begun = loop.time()
-            await self._serve(self._take(BATCH if hurries else IDLE_BATCH))
+            batch: list[_Asked] = []
+            while self._asked and len(batch) < (BATCH if hurries else IDLE_BATCH):
+                one = self._asked.pop()
+                if not one[1].done():
+                    batch.append(one)
+            await self._serve(batch[::-1])
             self._rest_until = loop.time() + (1 / self.idle_share - 1) * (loop.time() - begun)
 
     async def _wait_for(self, answer: Answer) -> None:
@@ -100,14 +105,6 @@ class MicroBatcher:
         finally:
             self._waiting -= 1
         self.timeouts += not answer.done()
-
-    def _take(self, most: int) -> list[_Asked]:
-        batch: list[_Asked] = []
-        while self._asked and len(batch) < most:
-            query, answer = self._asked.pop()
-            if not answer.done():
-                batch.append((query, answer))
-        return batch[::-1]
 
     async def _serve(self, batch: list[_Asked]) -> None:
         if not batch:

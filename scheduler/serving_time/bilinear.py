@@ -129,7 +129,13 @@ def fit(prefill: Sequence[Timing], decode: Sequence[Timing], copies: Sequence[Ti
     """Non-negative least squares, since an unbounded plane dips below zero for short prompts. Raises ValueError for
     too few timings.
     """
-    return fit_surfaces(_check(prefill, "prefill"), _check(decode, "decode"), () if copies is None else _line(copies))
+    line: tuple[float, ...] = ()  # c1 and c0
+    if copies is not None:
+        rows, length, seconds = _columns(copies)
+        if len(set(length.tolist())) < 2:
+            raise ValueError(f"{len(copies)} timings of copies do not determine a model: two lengths are needed")
+        line = least_squares(np.stack([length, np.ones_like(length)], axis=1), seconds / rows, (RIDGE, RIDGE))
+    return fit_surfaces(_check(prefill, "prefill"), _check(decode, "decode"), line)
 
 
 def fit_surfaces(prefill: Sequence[Timing], decode: Sequence[Timing], copies: Sequence[float] = ()) -> Bilinear:
@@ -168,13 +174,6 @@ def _check(timings: Sequence[Timing], what: str) -> Sequence[Timing]:
             f"{len(timings)} {what} timings do not determine a model: two batch sizes at two lengths each are needed"
         )
     return timings
-
-
-def _line(timings: Sequence[Timing]) -> tuple[float, ...]:
-    rows, length, seconds = _columns(timings)
-    if len(set(length.tolist())) < 2:
-        raise ValueError(f"{len(timings)} timings of copies do not determine a model: two lengths are needed")
-    return least_squares(np.stack([length, np.ones_like(length)], axis=1), seconds / rows, (RIDGE, RIDGE))
 
 
 def _columns(timings: Sequence[Timing]) -> tuple[FloatArray, FloatArray, FloatArray]:

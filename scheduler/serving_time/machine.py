@@ -156,8 +156,11 @@ class StepLearning:
 
     def _learn(self, fresh: Sequence[Step]) -> Lesson | None:
         before, usable = self.machine.model, self.machine.usable
-        if before is not None and fresh:
-            self._scale(self._change(fresh, before))
+        if before is not None and fresh and (factor := self._change(fresh, before)) != 1.0:
+            told = "the machine has become %s: steps take %.2f times their earlier time; estimates follow"
+            log.info(told, "slower" if factor > 1 else "faster", factor)
+            for place, cell in self._cells.items():  # also those not visited since
+                self._cells[place] = deque((replace(one, seconds=factor * one.seconds) for one in cell), LATEST)
         self._add(fresh)
         if self._counts["decode"] < FEWEST or self._counts["prefill"] < FEWEST_PREFILLS:
             return None
@@ -197,20 +200,6 @@ class StepLearning:
                 factors.append(step.timing.seconds / _seconds(model, step) / usual[nearest])
         factor = median(factors) if len(factors) >= FEWEST_CHANGED else 1.0
         return factor if max(factor, 1 / factor) > CHANGE else 1.0
-
-    def _scale(self, factor: float) -> None:
-        """All cells change, even those not visited since."""
-        if factor == 1.0:
-            return
-        log.info(
-            "the machine has become %s: steps take %.2f times their earlier time; estimates follow",
-            "slower" if factor > 1 else "faster",
-            factor,
-        )
-        for cell in self._cells.values():
-            slowed = [replace(one, seconds=one.seconds * factor) for one in cell]
-            cell.clear()
-            cell.extend(slowed)
 
     def _medians(self, phase: Phase) -> tuple[Timing, ...]:
         columns = (

@@ -113,19 +113,14 @@ class BatchLearning:
         found = [fold.add(served[place::FOLDS], self._estimator) for place, fold in enumerate(self._folds)]
         self._folds = [*self._folds[len(served) % FOLDS :], *self._folds[: len(served) % FOLDS]]
         if any(found):
-            better = self._is_better()
-            self._estimator.fit(_surprises_of(self._folds) if better else ())
-            learned = sum(found) if better else 0
-        return Lesson(len(served), learned, error)
-
-    def _is_better(self) -> bool:
-        taught = profile = 0.0
-        for fold in self._folds:
-            if count := len(fold.latest):
+            taught = profile = 0.0
+            for fold in [fold for fold in self._folds if fold.latest]:
                 pupil = self._estimator.fitted(_surprises_of(one for one in self._folds if one is not fold))
-                taught += count * estimate_error(pupil, fold.latest) ** 2
-                profile += count * estimate_error(self._estimator.fitted(()), fold.latest) ** 2
-        return taught < profile
+                taught += len(fold.latest) * estimate_error(pupil, fold.latest) ** 2
+                profile += len(fold.latest) * estimate_error(self._estimator.fitted(()), fold.latest) ** 2
+            self._estimator.fit(_surprises_of(self._folds) if taught < profile else ())
+            learned = sum(found) if taught < profile else 0
+        return Lesson(len(served), learned, error)
 
 
 @dataclass(slots=True)

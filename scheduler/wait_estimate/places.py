@@ -29,18 +29,14 @@ class Places:
         if request.state is not State.WAITING:
             return None
         if not self._queue.order.by_key:
-            self._count(now)
+            if not 0 <= now - self._counted < FRESH:
+                self._counted, self._places, ahead = now, {}, QueueAhead()
+                for one in islice(self._queue.ranked(now), FRONT):
+                    self._places[one] = ahead
+                    ahead = ahead.and_one(one)
             if request in self._places:
                 return self._places[request]
         return self._queue.ahead(request, now)
-
-    def _count(self, now: float) -> None:
-        if 0 <= now - self._counted < FRESH:
-            return
-        self._counted, self._places, ahead = now, {}, QueueAhead()
-        for request in islice(self._queue.ranked(now), FRONT):
-            self._places[request] = ahead
-            ahead = ahead.and_one(request)
 
 
 class Reason(StrEnum):

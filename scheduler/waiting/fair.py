@@ -66,31 +66,26 @@ class _FairClient:
             self.charge(request, service_had(request) if waits else _expected_service(request))
 
 
+@dataclass(eq=False)
 class Fair(Order):
     by_key = False
+    new_order: Callable[[], Order]  # for one client's requests
+    shares: Shares
+    aging: Aging
+    name: Callable[[Request], str] = attrgetter("client")
+    _clients: dict[str, _FairClient] = field(default_factory=dict)
+    _active: dict[str, _FairClient] = field(default_factory=dict)  # waiting
+    _served: dict[str, _FairClient] = field(default_factory=dict)  # running
+    _last: _FairClient | None = None  # latest to leave
 
-    def __init__(
-        self,
-        new_order: Callable[[], Order],
-        shares: Shares,
-        aging: Aging,
-        name: Callable[[Request], str] = attrgetter("client"),
-    ) -> None:
-        """For one client's requests."""
-        self._new_queue: Callable[[], RankedQueue] = lambda: RankedQueue(new_order(), aging)
-        self.share, self.keeps = (one := new_order()).share, one.keeps
-        self._name = name
-        self._shares = shares
-        self._clients: dict[str, _FairClient] = {}
-        self._active: dict[str, _FairClient] = {}  # waiting
-        self._served: dict[str, _FairClient] = {}  # running
-        self._last: _FairClient | None = None  # latest to leave
+    def __post_init__(self) -> None:
+        self.share, self.keeps = (one := self.new_order()).share, one.keeps
 
     def key(self, request: Request, now: float) -> Key:
         return (max(0, request.priority), request.times.arrival, request.row_id)
 
     def enter(self, request: Request) -> None:
-        name, client = self._name(request), self._client(request)
+        name, client = self.name(request), self._client(request)
         if len(self._clients) >= MOST_CLIENTS and name not in self._clients:
             idle = [name for name, one in self._clients.items() if not one.charged and not one.queue]
             for one in sorted(idle, key=lambda name: self._clients[name].counter)[: MOST_CLIENTS // 2]:
@@ -109,16 +104,16 @@ class Fair(Order):
         client = self._client(request)
         client.queue.discard(request)
         if not client.queue:
-            self._last = self._active.pop(self._name(request))
+            self._last = self._active.pop(self.name(request))
 
     def serve(self, request: Request, in_turn: bool) -> None:
         client = self._client(request)
         client.queue.serve(request)
         client.charge(request, _expected_service(request))
-        self._served[self._name(request)] = client
+        self._served[self.name(request)] = client
 
     def ended(self, request: Request) -> None:
-        client = self._served.get(name := self._name(request))
+        client = self._served.get(name := self.name(request))
         if client is not None and request in client.charged:
             client.charge(request, service_had(request))
             client.queue.order.ended(request)
@@ -144,8 +139,8 @@ class Fair(Order):
         return before
 
     def _client(self, request: Request) -> _FairClient:
-        known = self._clients.get(self._name(request))
-        return known or _FairClient(self._new_queue(), self._shares.get(self._name(request), 1.0))
+        known = self._clients.get(self.name(request))
+        return known or _FairClient(RankedQueue(self.new_order(), self.aging), self.shares.get(self.name(request), 1.0))
 
     def _least(self) -> float:
         if self._active:

@@ -52,7 +52,7 @@ class RankedQueue(Collection[Request]):
         self._put(request)
 
     def _put(self, request: Request) -> None:
-        self._insert(request)
+        self._sorted.insert(self.key(request, self._now), request)
         for moment in (due_at(request, self._aging), *self.order.changes_at(request)):
             if self._now < moment < inf:
                 heapq.heappush(self._changes, (moment, next(self._count), request))
@@ -98,7 +98,4 @@ class RankedQueue(Collection[Request]):
         while self._changes and self._changes[0][0] <= now:
             request = heapq.heappop(self._changes)[2]
             if self._sorted.remove(request):
-                self._insert(request)
-
-    def _insert(self, request: Request) -> None:
-        self._sorted.insert(self.key(request, self._now), request)
+                self._sorted.insert(self.key(request, now), request)

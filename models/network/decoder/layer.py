@@ -92,7 +92,11 @@ class DecoderLayer(nn.Module):
         self.register_buffer("before", norm_weight(layer.get_submodule("input_layernorm")))
         self.register_buffer("between", norm_weight(layer.get_submodule("post_attention_layernorm")))
         self.qkv = _fuse(attention, ("q_proj", "k_proj", "v_proj"), "qkv_proj")
-        _reorder_heads(self.qkv, spec, order)
+        turning = (spec.heads + spec.kv_heads) * spec.head_dim
+        for tensor in (self.qkv.weight, self.qkv.bias) if order is not None else ():
+            if tensor is not None:
+                part = tensor[:turning].view(-1, spec.head_dim, *tensor.shape[1:])
+                part.copy_(part[:, order])
         self.gate_up = _fuse(mlp, ("gate_proj", "up_proj"), "gate_up_proj")
         scale = float(getattr(layer, "residual_multiplier", 1.0))
         self.out, self.down = _scale(attention, "o_proj", scale), _scale(mlp, "down_proj", scale)
@@ -150,16 +154,6 @@ def _fuse(parent: nn.Module, names: Sequence[str], fused: str) -> nn.Linear:
     return _linear_of(
         whole, torch.cat([zero if bias is None else bias for bias, zero in zip(biases, zeros, strict=True)])
     )
-
-
-def _reorder_heads(qkv: nn.Linear, spec: DecoderSpec, order: Sequence[int] | None) -> None:
-    if order is None:
-        return
-    turning = (spec.heads + spec.kv_heads) * spec.head_dim
-    for tensor in (qkv.weight, qkv.bias):
-        if tensor is not None:
-            part = tensor[:turning].view(-1, spec.head_dim, *tensor.shape[1:])
-            part.copy_(part[:, order])
 
 
 def _scale(parent: nn.Module, name: str, factor: float) -> nn.Linear:
