@@ -91,18 +91,16 @@ class RowTable(Generic[RowT]):
                 bisect.insort(self.to_enter, row, key=attrgetter("rank"))
             else:  # no batch to enter, or prompt log-probabilities, made by prefill only
                 unread.append(row)
-        for part in self._read_together(unread, terms):
-            self.queue_unread(part)
-
-    def _read_together(self, unread: list[RowT], terms: BatchPolicy) -> Iterable[list[RowT]]:
+        parts = [unread]
         if terms.entry is Entry.EMBED_BLOCKING:
-            return [[row] for row in unread]
-        if not terms.closed:
+            parts = [[row] for row in unread]
+        elif not terms.closed:
             unread.sort(key=self._copied_prefix)  # stable
-            return [list(rows) for _, rows in groupby(unread, self._copied_prefix)]
-        if terms.prefill_together:
-            return [unread]
-        return similar_lengths(unread, attrgetter("length"), self._device.max_prefill_tokens)
+            parts = [list(rows) for _, rows in groupby(unread, self._copied_prefix)]
+        elif not terms.prefill_together:
+            parts = similar_lengths(unread, attrgetter("length"), self._device.max_prefill_tokens)
+        for part in parts:
+            self.queue_unread(part)
 
     def _copied_prefix(self, row: RowT) -> int:
         kept = 0 if row.scores_prompt else self._device.kept_prefix(row)

@@ -51,13 +51,6 @@ def longest_token(backend: Tokenizer) -> int | None:
     return max(map(len, [*vocab, *(token["content"].encode() for token in added)])) if whole else None
 
 
-def count_cut_off(data: bytes) -> int:
-    """Trailing bytes of an incomplete UTF-8 character."""
-    decoder = codecs.getincrementaldecoder("utf-8")("replace")
-    decoder.decode(data)
-    return len(decoder.getstate()[0])
-
-
 def _decodes(backend: Tokenizer, token: str, text: str) -> bool:
     return backend.decoder is not None and bool(backend.decoder.decode([token]) == text)
 
@@ -153,7 +146,9 @@ class TextStream:
         piece = self._pending()
         if piece.endswith(REPLACEMENT):
             said = [(place, self._text.said_bytes(self._ids[place])) for place in range(self._shown, len(self._ids))]
-            cut, end = count_cut_off(b"".join(data for _, data in said)), len(self._ids)
+            decoder, end = codecs.getincrementaldecoder("utf-8")("replace"), len(self._ids)
+            decoder.decode(b"".join(data for _, data in said))
+            cut = len(decoder.getstate()[0])  # bytes of an incomplete character
             while cut and len(said[-1][1]) <= cut:
                 end, data = said.pop()
                 cut -= len(data)

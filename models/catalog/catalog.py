@@ -82,7 +82,12 @@ class Catalog:
             return path.resolve()
         if (hub := HUB_ID.fullmatch(name)) and not name.startswith("."):
             return fetch_snapshot(hub, admit)
-        raise CatalogError(self._unknown(name))
+        if "/" in name or name.startswith((".", "~")):
+            raise CatalogError(f"there is no folder {name}: check the path")
+        near = suggest(name, self._packaged, cutoff=0.4)  # such as smollm2
+        known = ", ".join(self._packaged)
+        further = "a folder, a .gguf file or a hub id (organisation/name) will do as well"
+        raise CatalogError(f"unknown model '{name}'{near or ':'} Known names are {known}; {further}")
 
     def find(self, name: str) -> Path | None:
         """None where it is still to be fetched or converted. Raises CatalogError."""
@@ -148,14 +153,6 @@ class Catalog:
         stem = re.sub(r"[^\w.-]", "_", path.stem).lstrip(".")
         origin = Origin(str(path.resolve()), digest)
         return obtain(self.cache / GGUF_SHELF / f"{stem}-{digest[:16]}", origin, needed, build)
-
-    def _unknown(self, name: str) -> str:
-        if "/" in name or name.startswith((".", "~")):
-            return f"there is no folder {name}: check the path"
-        near = suggest(name, self._packaged, cutoff=0.4)  # such as smollm2
-        known = ", ".join(self._packaged)
-        further = "a folder, a .gguf file or a hub id (organisation/name) will do as well"
-        return f"unknown model '{name}'{near or ':'} Known names are {known}; {further}"
 
 
 HUB_ID = re.compile(r"(?P<repo>[\w.-]+/[\w.-]+)(@(?P<revision>[\w./-]+))?", re.ASCII)

