@@ -110,17 +110,23 @@ def test_rows_that_run_are_put_by_while_memory_is_taken_back(net: Net) -> None:
     assert tokens_of([*found, *finish(lifecycle)]) == expected
 
 
-def test_memory_that_is_not_there_is_asked_for_in_halves(
-    tiny_model: LoadedModel, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    arena, take = KvArena(tiny_model.kv, 400, max_rows=4), KvArena._take
+def be_scarce(patch: pytest.MonkeyPatch, most: int) -> None:
+    """There is no memory for more tokens."""
+    take = KvArena._take
 
     def scarce(self: KvArena, capacity_tokens: int) -> None:
-        if capacity_tokens > 90:
+        if capacity_tokens > most:
             raise OSError(12, "Cannot allocate memory")
         take(self, capacity_tokens)
 
-    monkeypatch.setattr(KvArena, "_take", scarce)
+    patch.setattr(KvArena, "_take", scarce)
+
+
+def test_memory_that_is_not_there_is_asked_for_in_halves(
+    tiny_model: LoadedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arena = KvArena(tiny_model.kv, 400, max_rows=4)
+    be_scarce(monkeypatch, 90)
     arena.resize(360)
     assert arena.capacity_tokens == 90
     check(arena)
@@ -147,6 +153,12 @@ class Bench:
         found = [self.reports.get(timeout=20)]
         while not seen(found[-1]):
             found.append(self.reports.get(timeout=20))
+        return found
+
+    def until_ended(self, rows: int) -> list[Report]:
+        found: list[Report] = []
+        while len(ends(found)) < rows:
+            found += self.until(lambda report: bool(ends([report])))
         return found
 
     def admit(self, *row_ids: RowId) -> None:
@@ -186,26 +198,18 @@ def test_where_no_memory_at_all_is_left_for_k_and_v_rows_go_on_when_there_is_som
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The buffers that were given back could not be had again, not even smaller, and the executor died of that."""
-    take, short = KvArena._take, True
-
-    def scarce(self: KvArena, capacity_tokens: int) -> None:
-        if short and capacity_tokens:
-            raise OSError(12, "Cannot allocate memory")
-        take(self, capacity_tokens)
-
-    monkeypatch.setattr(KvArena, "_take", scarce)
-    bench.fault.where, bench.fault.error, bench.fault.on = KvArena, SHORTAGES[2], True
-    bench.admit(0, 1)
-    told = bench.until(is_health)
-    assert told[-1] == ExecutorHealth(0, "there is no memory")
-    assert sorted(row_id for back in handed_back(told) for row_id in back.row_ids) == [0, 1] and not ends(told)
-    check(bench.lifecycle.table)
-    short = bench.fault.on = False
+    with monkeypatch.context() as patch:
+        be_scarce(patch, 0)
+        bench.fault.where, bench.fault.error, bench.fault.on = KvArena, SHORTAGES[2], True
+        bench.admit(0, 1)
+        told = bench.until(is_health)
+        assert told[-1] == ExecutorHealth(0, "there is no memory")
+        assert sorted(row_id for back in handed_back(told) for row_id in back.row_ids) == [0, 1] and not ends(told)
+        check(bench.lifecycle.table)
+        bench.fault.on = False
     assert bench.until(is_health)[-1] == ExecutorHealth(0, None)
     bench.admit(0, 1)
-    done: list[Report] = []
-    while len(ends(done)) < 2:
-        done += bench.until(lambda report: bool(ends([report])))
+    done = bench.until_ended(2)
     assert set(ends(done).values()) == {FinishReason.LENGTH}
 
 
@@ -231,9 +235,7 @@ def test_a_device_that_fails_lets_its_rows_go_and_takes_none_until_it_is_well(
     bench.fault.on = False
     assert bench.until(is_health)[-1] == ExecutorHealth(0, None)
     bench.admit(10, 11)
-    done: list[Report] = []
-    while len(ends(done)) < 2:
-        done += bench.until(lambda report: bool(ends([report])))
+    done = bench.until_ended(2)
     assert ends(done) == {10: FinishReason.LENGTH, 11: FinishReason.LENGTH}
 
 
@@ -283,15 +285,8 @@ def test_a_device_with_little_memory_left_proves_itself_with_more(bench: Bench) 
 
 def test_a_device_that_has_no_memory_for_k_and_v_takes_no_rows(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """It would have let its rows go after every turn, and have taken them again."""
-    take = KvArena._take
-
-    def scarce(self: KvArena, capacity_tokens: int) -> None:
-        if capacity_tokens > 90:
-            raise OSError(12, "Cannot allocate memory")
-        take(self, capacity_tokens)
-
     with monkeypatch.context() as patch:
-        patch.setattr(KvArena, "_take", scarce)
+        be_scarce(patch, 90)
         bench.fault.where, bench.fault.error, bench.fault.on = KvArena, MemoryError(), True
         bench.admit(0)
         assert bench.until(is_health)[-1] == ExecutorHealth(0, "there is no memory")

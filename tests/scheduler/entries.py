@@ -1,40 +1,20 @@
 """Journal entries in miniature."""
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from scheduler.journal.file import RequestEntry
 from scheduler.journal.writer import Journal
 
+ENTRY = RequestEntry(
+    100.0, "tiny", "magnus", "stop", 12, 8, 64, 20, 30.5, "forest", 0.25, 0.5, 0.75, 1.5, features=(0.5, 2.0)
+)
 
-def request_entry(
-    finished_at: float = 100.0,
-    *,
-    generated: int = 20,
-    predicted: float | None = 30.5,
-    outcome: str = "stop",
-    features: tuple[float, ...] = (0.5, 2.0),
-    instruction: str | None = None,
-    user_input: str | None = None,
-) -> RequestEntry:
-    return RequestEntry(
-        finished_at=finished_at,
-        model="tiny",
-        strategy="magnus",
-        outcome=outcome,
-        input_length=12,
-        user_input_length=8,
-        max_tokens=64,
-        generated=generated,
-        predicted=predicted,
-        source=None if predicted is None else "forest",
-        assigned=0.25,
-        started=0.5,
-        first_token=0.75,
-        latency=1.5,
-        features=features,
-        instruction=instruction,
-        user_input=user_input,
-    )
+
+def request_entry(finished_at: float = 100.0, **changes: Any) -> RequestEntry:
+    entry = replace(ENTRY, finished_at=finished_at, **changes)
+    return entry if entry.predicted is not None else replace(entry, source=None)
 
 
 def written(path: Path, *entries: RequestEntry) -> Journal:
