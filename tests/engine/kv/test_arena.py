@@ -27,6 +27,13 @@ def marks(kv: RowKv) -> list[float]:
     return line
 
 
+def arena_of(capacity: int, max_rows: int, *rows: RowKv) -> KvArena:
+    arena = KvArena(SHAPE, capacity, max_rows=max_rows)
+    for row in rows:
+        arena.insert(row)
+    return arena
+
+
 def write(arena: KvArena, *tokens: float) -> None:
     """One decode step: each live row gets a token."""
     arena.open()
@@ -47,9 +54,7 @@ def enter(arena: KvArena, tokens: list[float], joining: list[list[float]]) -> No
 
 
 def test_rows_of_different_length_end_at_the_same_column() -> None:
-    arena = KvArena(SHAPE, 24, max_rows=3)
-    arena.insert(cells(1, 2, 3))
-    arena.insert(cells(4))
+    arena = arena_of(24, 3, cells(1, 2, 3), cells(4))
     write(arena, 5, 6)
     assert arena.valid.int().tolist() == [[1, 1, 1, 1, 0, 0, 0, 0], [0, 0, 1, 1, 0, 0, 0, 0], [0] * 8]
     assert marks(arena.extract(0)) == [1, 2, 3, 5]
@@ -57,8 +62,7 @@ def test_rows_of_different_length_end_at_the_same_column() -> None:
 
 
 def test_a_row_that_enters_with_its_prompt_leaves_holes_in_the_others() -> None:
-    arena = KvArena(SHAPE, 24, max_rows=3)
-    arena.insert(cells(1, 2))
+    arena = arena_of(24, 3, cells(1, 2))
     enter(arena, [3], [[4, 5, 6]])
     write(arena, 7, 8)
     assert arena.valid.int().tolist() == [[1, 1, 0, 0, 1, 1, 0, 0], [0, 0, 1, 1, 1, 1, 0, 0], [0] * 8]
@@ -68,8 +72,7 @@ def test_a_row_that_enters_with_its_prompt_leaves_holes_in_the_others() -> None:
 
 def test_what_a_step_of_several_tokens_may_read() -> None:
     """Each token what is before it in its row; a cell that holds none reads itself alone."""
-    arena = KvArena(SHAPE, 24, max_rows=3)
-    arena.insert(cells(1, 2))
+    arena = arena_of(24, 3, cells(1, 2))
     arena.open([1, 3])
     mask = arena.mask(3)
     assert mask is not None and mask.int()[:, 0].tolist() == [
@@ -80,26 +83,20 @@ def test_what_a_step_of_several_tokens_may_read() -> None:
 
 
 def test_a_longer_row_slides_the_window_to_the_right() -> None:
-    arena = KvArena(SHAPE, 16, max_rows=2)
-    arena.insert(cells(1, 2))
-    arena.insert(cells(3, 4, 5, 6))
+    arena = arena_of(16, 2, cells(1, 2), cells(3, 4, 5, 6))
     assert (arena.origins, arena.end) == ([2, 0], 4)
     assert marks(arena.extract(0)) == [1, 2]
 
 
 def test_front_padding_is_released_when_the_longest_row_leaves() -> None:
-    arena = KvArena(SHAPE, 16, max_rows=2)
-    arena.insert(cells(1, 2, 3, 4))
-    arena.insert(cells(5))
+    arena = arena_of(16, 2, cells(1, 2, 3, 4), cells(5))
     arena.remove(0)
     assert (arena.start, arena.window) == (3, 1)
     assert marks(arena.extract(0)) == [5]
 
 
 def test_the_window_slides_to_the_front_when_it_reaches_the_last_column() -> None:
-    arena = KvArena(SHAPE, 8, max_rows=2)
-    arena.insert(cells(1, 2, 3, 4))
-    arena.insert(cells(5))
+    arena = arena_of(8, 2, cells(1, 2, 3, 4), cells(5))
     arena.remove(0)
     write(arena, 6)
     assert (arena.origins, arena.end) == ([0], 2)
@@ -107,9 +104,7 @@ def test_the_window_slides_to_the_front_when_it_reaches_the_last_column() -> Non
 
 
 def test_rows_that_fill_the_window_need_no_mask() -> None:
-    arena = KvArena(SHAPE, 16, max_rows=2)
-    arena.insert(cells(1, 2))
-    arena.insert(cells(3, 4))
+    arena = arena_of(16, 2, cells(1, 2), cells(3, 4))
     assert arena.mask() is None
     arena.remove(1)
     arena.insert(cells(5))
@@ -118,8 +113,7 @@ def test_rows_that_fill_the_window_need_no_mask() -> None:
 
 
 def test_a_full_arena_refuses_and_stays_as_it_was() -> None:
-    arena = KvArena(SHAPE, 4, max_rows=1)
-    arena.insert(cells(1, 2, 3, 4))
+    arena = arena_of(4, 1, cells(1, 2, 3, 4))
     with pytest.raises(ArenaFull):
         arena.open()
     with pytest.raises(ArenaFull):
@@ -129,8 +123,7 @@ def test_a_full_arena_refuses_and_stays_as_it_was() -> None:
 
 
 def test_a_dropped_column_leaves_no_trace() -> None:
-    arena = KvArena(SHAPE, 24, max_rows=3)
-    arena.insert(cells(1))
+    arena = arena_of(24, 3, cells(1))
     before = arena.valid.clone()
     arena.close(arena.open())
     arena.close(arena.open([3, 2]), joined=2)
@@ -138,8 +131,7 @@ def test_a_dropped_column_leaves_no_trace() -> None:
 
 
 def test_a_wiped_row_leaves_nothing_that_could_poison_its_successor() -> None:
-    arena = KvArena(SHAPE, 8, max_rows=1)
-    arena.insert(cells(1, float("nan")))
+    arena = arena_of(8, 1, cells(1, float("nan")))
     arena.remove(0, wipe=True)
     check(arena)
 

@@ -6,7 +6,7 @@ import math
 from collections import defaultdict
 from typing import Any
 
-from engine.messages import ExecutorInfo, Report, RowId, RowSpec, RowUpdate, StepReport, StepStats
+from engine.messages import Command, ExecutorInfo, Report, RowId, RowSpec, RowUpdate, StepReport, StepStats
 from engine.sampling.params import SamplingParams
 from engine.simulated.executor import SimulatedExecutor
 from engine.simulated.machine import Cost
@@ -38,6 +38,10 @@ class Device:
     def _note(self, report: Report) -> None:
         assert isinstance(report, StepReport)
         self.reports.append((self.time, report))
+
+    def post(self, command: Command) -> Device:
+        self.executor.post(command)
+        return self
 
     def run(self, until: float = math.inf) -> Device:
         """Let time pass; with infinity until nothing is left to do."""

@@ -28,102 +28,73 @@ from tests.engine.simulated.device import Device, row
 
 @pytest.mark.parametrize(("time", "boundary"), [(1.25, 1.3), (1.3, 1.3), (1.301, 1.4)])
 def test_an_order_cuts_a_run_short_at_the_next_iteration(time: float, boundary: float) -> None:
-    device = Device()
-    device.executor.post(Admit((row(1, 3, 20),)))
-    device.run(time - 1e-12)
+    device = Device().post(Admit((row(1, 3, 20),))).run(time - 1e-12)
     device.time = time
-    device.executor.post(Pause((1,)))
-    device.run()
+    device.post(Pause((1,))).run()
     assert device.handed_back == [(boundary, "pause", (1,))]
     assert device.tokens == {1: 1 + round((boundary - 1) / 0.1)}
 
 
 def test_a_paused_row_goes_on_where_it_stopped() -> None:
-    device = Device()
-    device.executor.post(Admit((row(1, 3, 20),)))
-    device.run(1.25)
-    device.executor.post(Pause((1, 7)))
-    device.run(5.0)
-    device.executor.post(Admit((row(1, 3, 20),)))
-    device.run()
+    device = Device().post(Admit((row(1, 3, 20),))).run(1.25)
+    device.post(Pause((1, 7))).run(5.0)
+    device.post(Admit((row(1, 3, 20),))).run()
     assert device.ends == {1: 6.6} and device.tokens == {1: 20}
 
 
 def test_a_row_paused_before_it_was_read_starts_from_its_prompt() -> None:
-    device = Device()
-    device.executor.post(Admit((row(1, 3, 2),)))
-    device.executor.post(Pause((1,)))
-    device.run()
+    device = Device().post(Admit((row(1, 3, 2),)))
+    device.post(Pause((1,))).run()
     assert device.handed_back == [(0.0, "pause", (1,))] and device.tokens == {}
-    device.executor.post(Admit((row(1, 3, 2),)))
-    device.run()
+    device.post(Admit((row(1, 3, 2),))).run()
     assert device.ends == {1: 1.1}
 
 
 def test_a_cancelled_row_is_gone_at_the_next_iteration() -> None:
-    device = Device()
-    device.executor.post(Admit((row(1, 3, 20), row(2, 3, 4)), BatchPolicy(closed=True)))
-    device.run(1.25)
-    device.executor.post(Cancel((1, 7)))
-    device.run()
+    device = Device().post(Admit((row(1, 3, 20), row(2, 3, 4)), BatchPolicy(closed=True))).run(1.25)
+    device.post(Cancel((1, 7))).run()
     assert device.ends == {2: 1.3} and device.executor.due == math.inf
 
 
 def test_an_executor_whose_last_rows_are_cancelled_reports_that_it_is_empty() -> None:
     """It said nothing, so that its gauges showed a full batch until the next request."""
-    device = Device()
-    device.executor.post(Admit((row(1, 3, 20), row(2, 3, 20))))
-    device.run(1.25)
+    device = Device().post(Admit((row(1, 3, 20), row(2, 3, 20)))).run(1.25)
     assert device.reports[-1][1].shape.staged == 2
-    device.executor.post(Cancel((1, 2)))
-    device.run()
+    device.post(Cancel((1, 2))).run()
     last = device.reports[-1][1]
     assert (last.shape.rows, last.shape.staged, last.updates) == (0, 0, ())
 
 
 def test_what_is_kept_of_a_row_can_be_cancelled() -> None:
     store: HostStore[SimulatedRow] = HostStore()
-    device = Device(store=store)
-    device.executor.post(Admit((row(1, 3, 20),), BatchPolicy(closed=True, iterations=2)))
-    device.run()
+    device = Device(store=store).post(Admit((row(1, 3, 20),), BatchPolicy(closed=True, iterations=2))).run()
     assert len(store) == 1
-    device.executor.post(Cancel((1,)))
-    device.run()
+    device.post(Cancel((1,))).run()
     assert len(store) == 0
 
 
 def test_a_prefill_is_not_cut_short() -> None:
-    device = Device()
-    device.executor.post(Admit((row(1, 3, 20),)))
-    device.run(0.5)
-    device.executor.post(Cancel((1,)))
-    device.run()
+    device = Device().post(Admit((row(1, 3, 20),))).run(0.5)
+    device.post(Cancel((1,))).run()
     assert device.first_tokens == {1: 1.0} and device.executor.due == math.inf
 
 
 def test_a_closed_batch_runs_on_when_another_comes() -> None:
-    device = Device()
-    device.executor.post(Admit((row(1, 3, 20),), BatchPolicy(closed=True)))
-    device.run(1.25)
+    device = Device().post(Admit((row(1, 3, 20),), BatchPolicy(closed=True))).run(1.25)
     due = device.executor.due
     device.executor.post(Admit((row(2, 3, 20),), BatchPolicy(closed=True)))
     assert device.executor.due == due
 
 
 def test_rows_that_others_may_join_report_from_time_to_time() -> None:
-    device = Device()
-    device.executor.post(Admit((row(1, 3, 200),)))
-    device.run()
+    device = Device().post(Admit((row(1, 3, 200),))).run()
     assert max(len(update.token_ids) for _, update in device.updates) == GLANCE
     assert len(device.updates) <= 200 / GLANCE + 2
 
 
 def test_a_stopped_executor_does_nothing_more() -> None:
-    device = Device()
-    device.executor.post(Admit((row(1, 3, 20),)))
-    device.run(1.25)
-    device.executor.post(Stop())
-    device.run()
+    device = Device().post(Admit((row(1, 3, 20),))).run(1.25)
+    device.post(Stop()).run()
     device.executor.post(Admit((row(2, 3, 20),)))
     assert not device.executor.alive and device.executor.due == math.inf and 2 not in device.tokens
 

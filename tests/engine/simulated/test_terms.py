@@ -16,9 +16,7 @@ BLOCKING = BatchPolicy(entry=Entry.EMBED_BLOCKING)
 
 
 def test_a_row_is_prefilled_and_then_decoded() -> None:
-    device = Device()
-    device.executor.post(Admit((row(1, prompt=3, tokens=5),)))
-    device.run()
+    device = Device().post(Admit((row(1, prompt=3, tokens=5),))).run()
     assert device.first_tokens == {1: 1.0}
     assert device.ends == {1: 1.4}
     assert device.tokens == {1: 5}
@@ -28,9 +26,7 @@ def test_a_row_is_prefilled_and_then_decoded() -> None:
 
 
 def test_a_replayed_row_stops_and_another_reaches_its_length() -> None:
-    device = Device()
-    device.executor.post(Admit((row(1, 3, 1), row(2, 3, 5000))))
-    device.run()
+    device = Device().post(Admit((row(1, 3, 1), row(2, 3, 5000)))).run()
     assert [update.finish_reason for _, update in device.updates if update.finish_reason] == [
         FinishReason.STOP,
         FinishReason.LENGTH,
@@ -39,37 +35,28 @@ def test_a_replayed_row_stops_and_another_reaches_its_length() -> None:
 
 
 def test_prefill_alternates_with_decode_steps() -> None:
-    device = Device()
-    device.executor.post(Admit((row(1, 3, 3),)))
-    device.executor.post(Admit((row(2, 3, 2),)))
-    device.run()
+    device = Device().post(Admit((row(1, 3, 3),)))
+    device.post(Admit((row(2, 3, 2),))).run()
     # 0-1 reads row 1, 1-1.1 decodes it, 1.1-2.1 reads row 2, 2.1-2.2 decodes both
     assert device.first_tokens == {1: 1.0, 2: 2.1}
     assert device.ends == {1: 2.2, 2: 2.2}
 
 
 def test_a_group_is_read_in_chunks_and_short_rows_leave_it() -> None:
-    device = Device(cost=PER_COLUMN, max_prefill_tokens=4)
-    device.executor.post(Admit((row(1, 2, 1), row(2, 6, 1))))
-    device.run()
+    device = Device(cost=PER_COLUMN, max_prefill_tokens=4).post(Admit((row(1, 2, 1), row(2, 6, 1)))).run()
     assert device.first_tokens == {1: 2.0, 2: 6.0}  # two columns for both, then four for one
     assert device.tally == StepStats(prompt=8, pad=0, generated=2)
 
 
 def test_padding_of_a_group_is_counted() -> None:
-    device = Device(cost=PER_COLUMN)
-    device.executor.post(Admit((row(1, 2, 1), row(2, 6, 1))))
-    device.run()
+    device = Device(cost=PER_COLUMN).post(Admit((row(1, 2, 1), row(2, 6, 1)))).run()
     assert device.first_tokens == {1: 6.0, 2: 6.0}
     assert device.tally == StepStats(prompt=8, pad=4, generated=2)
 
 
 def test_rows_enter_by_shape_in_one_step_for_all() -> None:
-    device = Device()
-    device.executor.post(Admit((row(1, 3, 10),), SHAPE))
-    device.run(1.05)
-    device.executor.post(Admit((row(2, 5, 1),), SHAPE))
-    device.run()
+    device = Device().post(Admit((row(1, 3, 10),), SHAPE)).run(1.05)
+    device.post(Admit((row(2, 5, 1),), SHAPE)).run()
     # 0-1 row 1 enters, 1-1.1 it is decoded, 1.1-2.1 row 2 enters and row 1 gets its third token
     assert device.first_tokens == {1: 1.0, 2: 2.1}
     assert device.ends == {1: 2.8, 2: 2.1}
@@ -79,11 +66,8 @@ def test_rows_enter_by_shape_in_one_step_for_all() -> None:
 
 
 def test_running_rows_wait_for_every_chunk_of_a_prompt_that_is_read_alone() -> None:
-    device = Device(cost=PER_COLUMN, max_prefill_tokens=4)
-    device.executor.post(Admit((row(1, 3, 10),), BLOCKING))
-    device.run(3.05)
-    device.executor.post(Admit((row(2, 6, 3), row(3, 4, 2)), BLOCKING))
-    device.run()
+    device = Device(cost=PER_COLUMN, max_prefill_tokens=4).post(Admit((row(1, 3, 10),), BLOCKING)).run(3.05)
+    device.post(Admit((row(2, 6, 3), row(3, 4, 2)), BLOCKING)).run()
     # 0-3 reads row 1, 3-3.1 decodes it, 3.1-7.1 and 7.1-9.1 read row 2, 9.1-13.1 row 3, then all decode
     assert device.first_tokens == {1: 3.0, 2: 9.1, 3: 13.1}
     assert device.ends == {1: 13.9, 2: 13.3, 3: 13.2}
@@ -91,18 +75,13 @@ def test_running_rows_wait_for_every_chunk_of_a_prompt_that_is_read_alone() -> N
 
 
 def test_holes_of_an_entry_take_room() -> None:
-    device = Device()
-    device.executor.post(Admit((row(1, 3, 10),), SHAPE))
-    device.run(1.05)
-    device.executor.post(Admit((row(2, 5, 9),), SHAPE))
-    device.run(2.1)
+    device = Device().post(Admit((row(1, 3, 10),), SHAPE)).run(1.05)
+    device.post(Admit((row(2, 5, 9),), SHAPE)).run(2.1)
     assert device.reports[-1][1].shape.end == 9  # 3 + 1 of row 1, and as many columns as row 2 has
 
 
 def test_a_closed_batch_keeps_the_slots_of_rows_that_have_ended() -> None:
-    device = Device()
-    device.executor.post(Admit((row(1, 3, 2), row(2, 3, 5)), CLOSED))
-    device.run()
+    device = Device().post(Admit((row(1, 3, 2), row(2, 3, 5)), CLOSED)).run()
     assert device.ends == {1: 1.1, 2: 1.4}
     assert [report.shape.rows for time, report in device.reports if time >= 1.1] == [2, 0]
     reads = 2 * (4 + 5 + 6 + 7)
@@ -111,9 +90,7 @@ def test_a_closed_batch_keeps_the_slots_of_rows_that_have_ended() -> None:
 
 def test_a_device_that_reads_no_padding_reads_each_rows_own_tokens_and_takes_their_time() -> None:
     per_cell = Bilinear(p4=1.0, d1=0.01)  # 1 s a prefill, 0.01 s a cell that an iteration reads
-    device = Device(cost=per_cell, reads_padding=False)
-    device.executor.post(Admit((row(1, 3, 2), row(2, 9, 4)), CLOSED))
-    device.run()
+    device = Device(cost=per_cell, reads_padding=False).post(Admit((row(1, 3, 2), row(2, 9, 4)), CLOSED)).run()
     own, other = (4, 5, 6), (10, 11, 12)
     assert device.ends == {1: 1.14, 2: round(1 + 0.01 * sum(own + other), 9)}
     assert device.tally == StepStats(
@@ -127,8 +104,7 @@ def test_a_slice_hands_rows_back_and_they_go_on_elsewhere(kept_from: int, second
     store: HostStore[SimulatedRow] = HostStore()
     devices = [Device(store=store) for _ in range(3)]
     for device in devices:
-        device.executor.post(Admit((row(1, 3, 10),), terms))
-        device.run()
+        device.post(Admit((row(1, 3, 10),), terms)).run()
     assert devices[0].handed_back == [(1.3, "slice", (1,))]
     assert devices[1].handed_back == [(second, "slice", (1,))]
     assert devices[2].ends == {1: third}
@@ -142,8 +118,7 @@ def test_copies_take_their_time_when_rows_come_back() -> None:
     terms, store = BatchPolicy(closed=True, iterations=3), HostStore[SimulatedRow]()
     devices = [Device(store=store, cost=cost) for _ in range(3)]
     for device in devices:
-        device.executor.post(Admit((row(1, 3, 10),), terms))
-        device.run()
+        device.post(Admit((row(1, 3, 10),), terms)).run()
     assert devices[0].handed_back == [(1.3, "slice", (1,))]
     assert devices[1].handed_back == [(0.86, "slice", (1,))]
     assert devices[2].ends == {1: 0.89}
@@ -155,8 +130,7 @@ def test_rows_of_some_lengths_keep_their_k_and_v() -> None:
     terms, store = BatchPolicy(closed=True, iterations=3, kept_from=8), HostStore[SimulatedRow]()
     devices = [Device(store=store, cost=cost) for _ in range(3)]
     for device in devices:
-        device.executor.post(Admit((row(1, 3, 10),), terms))
-        device.run()
+        device.post(Admit((row(1, 3, 10),), terms)).run()
     assert devices[1].handed_back == [(1.3, "slice", (1,))]
     dropped = [one.dropped for device in devices for _, told in device.reports for one in told.handed_back]
     assert dropped == [(1,), ()]
@@ -166,9 +140,7 @@ def test_rows_of_some_lengths_keep_their_k_and_v() -> None:
 
 @pytest.mark.parametrize("terms", [CLOSED, BatchPolicy()], ids=["closed", "open"])
 def test_the_worst_ranked_row_waits_when_memory_is_full(terms: BatchPolicy) -> None:
-    device = Device(capacity=20)
-    device.executor.post(Admit((row(1, 4, 10), row(2, 4, 10)), terms))
-    device.run()
+    device = Device(capacity=20).post(Admit((row(1, 4, 10), row(2, 4, 10)), terms)).run()
     # 6 iterations make 2 rows of 10 cells; row 1 goes on alone for its last 3 tokens, then row 2
     assert device.ends == {1: 1.9, 2: 2.2}
     reads = 2 * sum(range(5, 11)) + 2 * (11 + 12 + 13)
@@ -178,8 +150,7 @@ def test_the_worst_ranked_row_waits_when_memory_is_full(terms: BatchPolicy) -> N
 def test_a_batch_may_be_prefilled_in_groups_of_similar_length() -> None:
     rows = (row(1, 2, 2), row(2, 6, 2), row(3, 6, 2))
     device = Device(cost=PER_COLUMN, max_prefill_tokens=12)
-    device.executor.post(Admit(rows, BatchPolicy(closed=True, prefill_together=False)))
-    device.run()
+    device.post(Admit(rows, BatchPolicy(closed=True, prefill_together=False))).run()
     assert device.first_tokens == {1: 2.0, 2: 8.0, 3: 8.0}
     assert device.ends == dict.fromkeys((1, 2, 3), 8.1)
     assert device.tally.pad == 0
@@ -187,9 +158,7 @@ def test_a_batch_may_be_prefilled_in_groups_of_similar_length() -> None:
 
 @pytest.mark.parametrize(("capacity", "end"), [(40, 2.2), (39, 2.5)])
 def test_a_row_joins_only_where_it_can_stay_for_a_while(capacity: int, end: float) -> None:
-    device = Device(capacity=capacity, headroom=8)
-    device.executor.post(Admit((row(1, 10, 5),)))
-    device.executor.post(Admit((row(2, 10, 2),)))
-    device.run()
+    device = Device(capacity=capacity, headroom=8).post(Admit((row(1, 10, 5),)))
+    device.post(Admit((row(2, 10, 2),))).run()
     # row 1 has 11 tokens of K and V when row 2 is ready: both fit with 8 columns to spare if there is room for 2 x 20
     assert device.ends == {1: 2.4, 2: end}

@@ -48,9 +48,9 @@ class FakePredictor:
 
 
 @asynccontextmanager
-async def running(front: MicroBatcher) -> AsyncIterator[None]:
+async def running(front: MicroBatcher) -> AsyncIterator[MicroBatcher]:
     task = asyncio.create_task(front.run())
-    yield
+    yield front
     task.cancel()
     with suppress(asyncio.CancelledError):
         await task
@@ -64,8 +64,7 @@ async def settle() -> None:
 
 async def test_what_arrives_while_the_predictor_works_goes_to_it_together() -> None:
     predictor, waits = FakePredictor(), list[float]()
-    front = MicroBatcher(predictor, LengthHistory(), time_limit=LONG, observe=waits.append)
-    async with running(front):
+    async with running(MicroBatcher(predictor, LengthHistory(), time_limit=LONG, observe=waits.append)) as front:
         first = asyncio.create_task(front.predict(query("a")))
         await settle()
         others = [asyncio.create_task(front.predict(query(name))) for name in "bcdef"]
@@ -88,8 +87,7 @@ async def test_what_arrives_while_the_predictor_works_goes_to_it_together() -> N
 async def test_after_the_time_limit_a_request_goes_on_with_the_fallback() -> None:
     predictor, history = FakePredictor(), LengthHistory()
     history.add("", "translate", 42)
-    front = MicroBatcher(predictor, history, time_limit=0, idle_share=1)
-    async with running(front):
+    async with running(MicroBatcher(predictor, history, time_limit=0, idle_share=1)) as front:
         late = await front.predict(query())
         assert (late.length, late.source, late.features) == (42, Source.HISTORY, ())
     assert (front.timeouts, front.failures, front.sources) == (1, 0, {Source.HISTORY: 1})
@@ -97,8 +95,7 @@ async def test_after_the_time_limit_a_request_goes_on_with_the_fallback() -> Non
 
 async def test_requests_that_have_gone_on_are_not_predicted_any_more() -> None:
     predictor = FakePredictor()
-    front = MicroBatcher(predictor, LengthHistory(), time_limit=LONG)
-    async with running(front):
+    async with running(MicroBatcher(predictor, LengthHistory(), time_limit=LONG)) as front:
         busy = asyncio.create_task(front.predict(query("busy")))
         await settle()
         gone, kept = (asyncio.create_task(front.predict(query(name))) for name in ("gone", "kept"))
@@ -112,8 +109,7 @@ async def test_requests_that_have_gone_on_are_not_predicted_any_more() -> None:
 
 async def test_a_batch_whose_requests_are_gone_harms_nobody() -> None:
     predictor = FakePredictor()
-    front = MicroBatcher(predictor, LengthHistory(), time_limit=LONG)
-    async with running(front):
+    async with running(MicroBatcher(predictor, LengthHistory(), time_limit=LONG)) as front:
         gone = asyncio.create_task(front.predict(query("gone")))
         await settle()
         gone.cancel()
@@ -128,8 +124,7 @@ async def test_a_predictor_that_fails_is_counted_and_asked_again(short: int, cap
     predictor.may.set()
     predictor.short = short
     predictor.error = None if short else RuntimeError("broken")
-    front = MicroBatcher(predictor, LengthHistory(), time_limit=LONG)
-    async with running(front):
+    async with running(MicroBatcher(predictor, LengthHistory(), time_limit=LONG)) as front:
         answers = await asyncio.gather(front.predict(query(max_tokens=9)), front.predict(query(max_tokens=8)))
         assert [(one.length, one.source) for one in answers] == [(9, Source.MAX_TOKENS), (8, Source.MAX_TOKENS)]
         await front.predict(query())
@@ -141,8 +136,7 @@ async def test_a_predictor_that_fails_is_counted_and_asked_again(short: int, cap
 
 async def test_what_comes_too_late_but_was_under_way_is_still_good_for_the_journal() -> None:
     predictor = FakePredictor()
-    front = MicroBatcher(predictor, LengthHistory(), time_limit=0, idle_share=1)
-    async with running(front):
+    async with running(MicroBatcher(predictor, LengthHistory(), time_limit=0, idle_share=1)) as front:
         late = await front.predict(query())
         assert (late.source, late.features) == (Source.MAX_TOKENS, ())
         predictor.may.set()
@@ -154,8 +148,7 @@ async def test_what_comes_too_late_but_was_under_way_is_still_good_for_the_journ
 async def test_a_late_answer_that_never_comes_harms_nobody() -> None:
     predictor = FakePredictor()
     predictor.error = RuntimeError("broken")
-    front = MicroBatcher(predictor, LengthHistory(), time_limit=0, idle_share=1)
-    async with running(front):
+    async with running(MicroBatcher(predictor, LengthHistory(), time_limit=0, idle_share=1)) as front:
         late = await front.predict(query())
         predictor.may.set()
         await settle()
@@ -165,8 +158,7 @@ async def test_a_late_answer_that_never_comes_harms_nobody() -> None:
 
 async def test_while_a_batch_is_late_others_go_on_too_and_are_predicted_afterwards() -> None:
     predictor = FakePredictor()
-    front = MicroBatcher(predictor, LengthHistory(), time_limit=0, idle_share=1)
-    async with running(front):
+    async with running(MicroBatcher(predictor, LengthHistory(), time_limit=0, idle_share=1)) as front:
         for name in "abc":
             assert (await front.predict(query(name))).source is Source.MAX_TOKENS
         assert front.timeouts == 3
@@ -257,8 +249,7 @@ async def test_a_predictor_that_keeps_failing_is_left_alone_for_a_while() -> Non
     predictor = FakePredictor()
     predictor.may.set()
     predictor.error = RuntimeError("broken")
-    front = MicroBatcher(predictor, LengthHistory(), time_limit=LONG)
-    async with running(front):
+    async with running(MicroBatcher(predictor, LengthHistory(), time_limit=LONG)) as front:
         for _ in range(MOST_FAILURES + 1):
             await front.predict(query())
         assert (front.failures, front.timeouts) == (MOST_FAILURES + 1, 0)
@@ -272,8 +263,7 @@ async def test_a_predictor_that_keeps_failing_is_left_alone_for_a_while() -> Non
 async def test_without_a_forest_the_features_still_come_back_for_the_journal() -> None:
     predictor = FakePredictor(known=False)
     predictor.may.set()
-    front = MicroBatcher(predictor, LengthHistory(), time_limit=LONG)
-    async with running(front):
+    async with running(MicroBatcher(predictor, LengthHistory(), time_limit=LONG)) as front:
         found = await front.predict(query(max_tokens=50))
     assert (found.length, found.source, found.features) == (50, Source.MAX_TOKENS, (0.0,))
 
@@ -283,8 +273,7 @@ async def test_no_prediction_exceeds_max_tokens(max_tokens: int, length: int) ->
     predictor, history = FakePredictor(), LengthHistory()
     predictor.may.set()
     history.add("", "translate", 7)
-    front = MicroBatcher(predictor, history, time_limit=LONG)
-    async with running(front):
+    async with running(MicroBatcher(predictor, history, time_limit=LONG)) as front:
         found: Prediction = await front.predict(query(max_tokens=max_tokens))
         predictor.known = False
         fallback = await front.predict(query(max_tokens=max_tokens))
@@ -296,8 +285,7 @@ async def test_lengths_that_cannot_be_are_a_failure_of_the_predictor(length: flo
     predictor = FakePredictor()
     predictor.may.set()
     predictor.length = length
-    front = MicroBatcher(predictor, LengthHistory(), time_limit=LONG)
-    async with running(front):
+    async with running(MicroBatcher(predictor, LengthHistory(), time_limit=LONG)) as front:
         found = await front.predict(query(max_tokens=50))
     assert (found.length, found.source, found.distribution, front.failures) == (50, Source.MAX_TOKENS, None, 1)
 

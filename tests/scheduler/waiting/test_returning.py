@@ -1,6 +1,7 @@
 """A slot that is kept for a client who comes back at once, beside another whose calls always wait."""
 
 from dataclasses import replace
+from typing import Self
 
 from engine.messages import FinishReason
 from scheduler.request import Request
@@ -44,11 +45,15 @@ class Stage(fakes.Stage):
         self.serve(light)
         return light
 
+    def with_light(self) -> Self:
+        """Whose light client was served once."""
+        self.sent()
+        self.serve_light(after=0.0)
+        return self
+
 
 def test_a_slot_is_kept_for_a_client_that_was_back_in_time_the_last_time() -> None:
-    stage = Stage()
-    stage.sent()
-    stage.serve_light(after=0.0)
+    stage = Stage().with_light()
     assert stage.sent() == 1  # it may never come again
     stage.serve_light(after=PATIENCE * ANSWER - 0.1)
     assert stage.sent() == 0
@@ -57,9 +62,7 @@ def test_a_slot_is_kept_for_a_client_that_was_back_in_time_the_last_time() -> No
 
 
 def test_it_is_kept_for_a_tenth_of_the_answers_time_and_only_for_who_was_back_by_then() -> None:
-    stage = Stage()
-    stage.sent()
-    stage.serve_light(after=0.0)
+    stage = Stage().with_light()
     stage.sent()
     stage.serve_light(after=0.5)
     ended = stage.clock.now()
@@ -89,9 +92,7 @@ def test_no_slot_is_kept_for_requests_of_worse_priority() -> None:
 
 
 def test_none_is_kept_while_another_call_of_the_client_is_here() -> None:
-    stage = Stage()
-    stage.sent()
-    stage.serve_light(after=0.0)
+    stage = Stage().with_light()
     stage.sent()
     stage.submit(client="light", priority=5)  # it waits for all others
     stage.serve_light(after=0.0)
@@ -99,9 +100,7 @@ def test_none_is_kept_while_another_call_of_the_client_is_here() -> None:
 
 
 def test_the_other_executors_keep_none() -> None:
-    stage = Stage(port(0, rows=2), port(1, rows=2))
-    stage.sent()
-    stage.serve_light(after=0.0)
+    stage = Stage(port(0, rows=2), port(1, rows=2)).with_light()
     stage.sent()
     executor = stage.serve_light(after=0.0)
     assert stage.sent() == 0
