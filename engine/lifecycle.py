@@ -106,11 +106,8 @@ class Lifecycle(Generic[RowT]):
 
     def _book(self, action: Action, outcome: StepOutcome[RowT]) -> None:
         faults = [error for _, error in outcome.failures if not is_by_client(error)]
-        self._count(action, failed=bool(faults) and not outcome.updates)
+        self.failures[action] = self.failures[action] + 1 if faults and not outcome.updates else 0
         self.table.book(outcome)
-
-    def _count(self, action: Action, *, failed: bool) -> None:
-        self.failures[action] = self.failures[action] + 1 if failed else 0
 
     def _attempt(self, action: Action, rows: list[RowT], compute: Callable[[], Computed]) -> Computed | None:
         """None on failure, whose rows are retried or failed."""
@@ -119,7 +116,7 @@ class Lifecycle(Generic[RowT]):
         except OutOfMemoryError as error:
             self._set_back(action, rows, error)
         except Exception as error:
-            self._count(action, failed=True)
+            self.failures[action] += 1
             self._failed = Shape.from_rows(action, rows)
             self.table.fail(rows, error)
         return None
@@ -258,7 +255,6 @@ class Lifecycle(Generic[RowT]):
 
     @property
     def capacity(self) -> float:
-        """Of the initial KV memory."""
         return self.device.batch.capacity_tokens / self._full_capacity
 
     def _overflow(self) -> None:

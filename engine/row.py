@@ -74,7 +74,6 @@ class Row(DeviceRow):
 
     @property
     def complete(self) -> bool:
-        """The grammar allows nothing more."""
         return self.matcher is not None and self.matcher.complete
 
     def allowed(self) -> NDArray[np.uint8] | None:

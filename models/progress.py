@@ -17,20 +17,14 @@ REDRAW = 0.5  # seconds
 LINE_INTERVAL = 10.0  # seconds
 
 
+@dataclass(eq=False, kw_only=True)
 class Bars:
-    """threaded      a thread draws; without one timings are undisturbed
-    lines         without a terminal
-    latest_only   one part at a time
-    """
+    threaded: bool = False  # a thread draws; without one timings are undisturbed
+    lines: bool = True  # without a terminal
+    latest_only: bool = False  # one part at a time
+    clock: Callable[[], float] = time.monotonic
 
-    def __init__(
-        self,
-        *,
-        threaded: bool = False,
-        lines: bool = True,
-        latest_only: bool = False,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __post_init__(self) -> None:
         # slow to import
         from rich import console, progress
 
@@ -43,15 +37,13 @@ class Bars:
             progress.TimeElapsedColumn(),
             progress.TimeRemainingColumn(),
             console=self._console,
-            auto_refresh=threaded,
+            auto_refresh=self.threaded,
             refresh_per_second=1 / REDRAW,
             disable=not self._console.is_terminal,
         )
-        self._latest_only = latest_only
-        self._lines = lines and self._progress.disable
-        self._interval = LINE_INTERVAL if self._progress.disable else inf if threaded else REDRAW
-        self._clock = clock
-        self._told = clock()
+        self.lines = self.lines and self._progress.disable
+        self._interval = LINE_INTERVAL if self._progress.disable else inf if self.threaded else REDRAW
+        self._told = self.clock()
 
     def __enter__(self) -> Bars:
         self._progress.start()
@@ -64,10 +56,10 @@ class Bars:
         self._console.print(line, style=style, markup=False, highlight=False, soft_wrap=True)
 
     def begin(self, title: str, total: int | None = None) -> Bar:
-        if self._lines:
+        if self.lines:
             self.say(title)
-        self._told = self._clock()
-        for earlier in self._progress.task_ids if self._latest_only else ():
+        self._told = self.clock()
+        for earlier in self._progress.task_ids if self.latest_only else ():
             self._progress.remove_task(earlier)
         return Bar(self, self._progress.add_task(title, total=total, note=""))
 
@@ -80,11 +72,11 @@ class Bars:
 
     def update(self, task: TaskID, **changes: Any) -> None:
         self._progress.update(task, **changes)
-        now = self._clock()
+        now = self.clock()
         if now - self._told >= self._interval:
             self._told = now
             self._progress.refresh()
-            if self._lines:
+            if self.lines:
                 part = next(one for one in self._progress.tasks if one.id == task)
                 of = "" if part.total is None else f" of {part.total:.0f}"
                 note = part.fields["note"] and f", {part.fields['note']}"

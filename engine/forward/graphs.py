@@ -206,7 +206,6 @@ def _ladder(first: int, factor: int, last: int) -> list[int]:
 def graphs_for(
     model: LoadedModel, arena: KvArena, capture: Callable[[torch.device], Capture] = capture_on
 ) -> DecodeGraphs | None:
-    """None for masked attention."""
     if not (arena.by_token and isinstance(model.network, Decoder)):
         return None
     return DecodeGraphs(model, arena, capture=capture)

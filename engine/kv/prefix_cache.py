@@ -77,7 +77,6 @@ class PrefixCache(Generic[BlockT]):
     def keep(
         self, prompt: Sequence[int], scope: str, make: Callable[[slice], BlockT], back_within: float = 0.0
     ) -> None:
-        """Whole chunks; `make` copies missing ones."""
         chunk = self.chunk
         whole = len(prompt) // chunk * chunk
         if not self.capacity:

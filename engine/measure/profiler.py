@@ -51,7 +51,6 @@ class Profiler:
         self._batch = RunningBatch(self.model, arena, headroom=0, graphs=graphs)
 
     def now(self) -> float:
-        """On an idle device."""
         if self.model.device.type == "cuda":
             torch.cuda.synchronize(self.model.device)
         return self.clock()

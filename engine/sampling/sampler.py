@@ -156,7 +156,6 @@ class Chosen:
         return None if settled is None else torch.ones_like(self.tokens).index_copy_(0, at, settled.long())
 
     def read(self) -> list[Choice | Unchosen]:
-        """The only wait for the device."""
         found, *scores = self._fetch.read()
         tokens, finite, *rest = found.tolist()
         failed: dict[int, Unchosen] = {**self._faults}

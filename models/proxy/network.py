@@ -81,7 +81,6 @@ class Proxy:
     def fresh(
         cls, folder: Path, task: ProxyTask, scale: Scale, *, max_tokens: int = MAX_TOKENS, seed: int = 0
     ) -> Proxy:
-        """Untrained head. Raises CatalogError."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             encoder, reader = load_encoder(folder, max_tokens)

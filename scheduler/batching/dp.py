@@ -45,8 +45,8 @@ def partition(
     before = np.concatenate(([0.0], np.cumsum(fresh, dtype=np.float64)))
     least = np.zeros(len(lengths) + 1)  # seconds
     cuts, longest = [0], 0.0
-    rows = zip(lengths.tolist(), fresh.tolist(), most_rows.tolist(), strict=True)
-    for stop, (length, is_fresh, most) in enumerate(rows, start=1):
+    given = zip(lengths.tolist(), fresh.tolist(), most_rows.tolist(), strict=True)
+    for stop, (length, is_fresh, most) in enumerate(given, start=1):
         longest = float(length) if is_fresh else longest
         starts = np.arange(max(0, stop - max(most, 1)), stop)
         read = before[stop] - before[starts]
@@ -55,7 +55,12 @@ def partition(
         best = int((totals <= totals.min() * EQUAL).argmax())
         cuts.append(int(starts[best]))
         least[stop] = totals[best]
-    return _parts(cuts, lengths, fresh, model, iterations)
+    parts, stop = deque[BatchPart](), len(lengths)
+    while stop > 0:  # `cuts[i]`: begin of the last part of the first i rows
+        rows = slice(cuts[stop], stop)
+        parts.appendleft(BatchPart(rows.start, stop, slice_seconds(lengths[rows], fresh[rows], model, iterations)))
+        stop = rows.start
+    return tuple(parts)
 
 
 def slice_seconds(lengths: IntArray, fresh: BoolArray, model: Bilinear, iterations: int) -> float:
@@ -65,19 +70,6 @@ def slice_seconds(lengths: IntArray, fresh: BoolArray, model: Bilinear, iteratio
     if len(prompts):
         seconds += model.prefill(len(prompts), int(prompts.max()))
     return seconds + float(model.copy(copied).sum())
-
-
-def _parts(
-    cuts: list[int], lengths: IntArray, fresh: BoolArray, model: Bilinear, iterations: int
-) -> tuple[BatchPart, ...]:
-    """`cuts[i]`: begin of the last part of the first i rows."""
-    parts: list[BatchPart] = []
-    stop = len(lengths)
-    while stop > 0:
-        rows = slice(cuts[stop], stop)
-        parts.append(BatchPart(rows.start, stop, slice_seconds(lengths[rows], fresh[rows], model, iterations)))
-        stop = rows.start
-    return tuple(reversed(parts))
 
 
 RECENT = 64  # slices for the default interval

@@ -6,6 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
+from engine.device import RowT
 from engine.forward.batch import RunningBatch
 from engine.kv.arena import KvArena
 from engine.kv.host_store import HostStore
@@ -53,6 +54,12 @@ def lifecycle_of(
     """No row yet, on a device of `capacity` tokens; `others` as TorchDevice has them."""
     batch = RunningBatch(model, KvArena(model.kv, capacity, max_rows=rows), headroom=headroom)
     return Lifecycle(TorchDevice(model, text, batch, chunk, **others), store)
+
+
+def admitted(lifecycle: Lifecycle[RowT], *asked: Any) -> Lifecycle[RowT]:
+    """With rows, on terms."""
+    lifecycle.table.admit(*asked)
+    return lifecycle
 
 
 def device_of(lifecycle: Lifecycle[Row]) -> TorchDevice:

@@ -16,7 +16,7 @@ from engine.sampling import sampler as sampling
 from engine.sampling.grammar import GrammarTooCostly
 from models.network.kv_adapter import KvStore
 from models.network.loader import LoadedModel
-from tests.engine.rows import device_of, faulty, finish, lifecycle_of, spec, tokens_of
+from tests.engine.rows import admitted, device_of, faulty, finish, lifecycle_of, spec, tokens_of
 from tests.tiny import Net
 
 SPECS = [spec(0, 9), spec(1, 4), spec(2, 6, max_tokens=5), spec(3, 6)]
@@ -27,8 +27,7 @@ def alone(net: Net) -> dict[RowId, list[int]]:
     """Tokens that each row generates when nothing goes wrong."""
     found: dict[RowId, list[int]] = {}
     for one in (*SPECS, spec(9, 7)):
-        lifecycle = lifecycle_of(*net)
-        lifecycle.table.admit([one])
+        lifecycle = admitted(lifecycle_of(*net), [one])
         found |= tokens_of(finish(lifecycle))
     return found
 
@@ -172,8 +171,7 @@ def test_a_fault_in_sampling_ends_the_rows_that_were_sampled(
         return choose(*asked)
 
     monkeypatch.setattr(sampling, "Chosen", choose_or_fail)
-    lifecycle = lifecycle_of(*net)
-    lifecycle.table.admit(SPECS[:2])
+    lifecycle = admitted(lifecycle_of(*net), SPECS[:2])
     assert errors_of(finish(lifecycle)) == [0, 1]
     assert_serves(lifecycle, alone)
 
@@ -189,8 +187,7 @@ def test_a_fault_in_reading_a_token_ends_its_row_alone(
         return accept(row, choice)
 
     monkeypatch.setattr(Row, "accept", accept_or_fail)
-    lifecycle = lifecycle_of(*net)
-    lifecycle.table.admit(SPECS)
+    lifecycle = admitted(lifecycle_of(*net), SPECS)
     updates = finish(lifecycle)
     assert errors_of(updates) == [1]
     assert_untouched(updates, alone, 0, 2, 3)
@@ -205,8 +202,7 @@ def test_what_a_client_brings_upon_itself_tells_nothing_of_the_device(
         raise GrammarTooCostly("it takes too long")
 
     monkeypatch.setattr(Row, "accept", accept)
-    lifecycle = lifecycle_of(*net)
-    lifecycle.table.admit(SPECS)
+    lifecycle = admitted(lifecycle_of(*net), SPECS)
     updates = finish(lifecycle)
     assert errors_of(updates) == [0, 1, 2, 3] and all(update.by_client for update in updates)
     assert not any(lifecycle.failures.values())
@@ -217,7 +213,6 @@ def test_a_client_is_told_what_kind_of_fault_it_was_but_no_details(net: Net) -> 
     def fault(store: KvStore, logits: Tensor) -> Tensor:
         raise RuntimeError("/secret/path")
 
-    lifecycle = lifecycle_of(faulty(net.model, fault), net.text)
-    lifecycle.table.admit(SPECS[:1])
+    lifecycle = admitted(lifecycle_of(faulty(net.model, fault), net.text), SPECS[:1])
     (update,) = finish(lifecycle)
     assert update.error == "the engine failed on this request (RuntimeError)"

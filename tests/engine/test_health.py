@@ -31,7 +31,7 @@ from models.network.kv_adapter import KvStore
 from models.network.loader import LoadedModel
 from models.text import Text
 from tests.engine.invariants import check
-from tests.engine.rows import device_of, faulty, finish, lifecycle_of, row_of, spec, tokens_of
+from tests.engine.rows import admitted, device_of, faulty, finish, lifecycle_of, row_of, spec, tokens_of
 from tests.tiny import Net
 
 SPECS = [spec(0, 9), spec(1, 4), spec(2, 6, max_tokens=5)]
@@ -65,8 +65,7 @@ def test_a_shortage_of_a_moment_costs_little_and_what_it_cost_comes_back(net: Ne
     alone.table.admit(SPECS)
     expected = tokens_of(finish(alone))
     fault, health, now, found = Fault(error, on=False), DeviceHealth(), 0.0, []
-    lifecycle = lifecycle_of(faulty(net.model, fault), net.text, capacity=16_384)
-    lifecycle.table.admit(SPECS)
+    lifecycle = admitted(lifecycle_of(faulty(net.model, fault), net.text, capacity=16_384), SPECS)
     while not lifecycle.table.idle:
         fault.on = 0.02 <= now < 0.32
         now = max(now, health.resume) + TURN

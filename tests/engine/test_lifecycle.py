@@ -15,7 +15,7 @@ from engine.row import Row
 from engine.torch_device import TorchDevice
 from models.network.loader import LoadedModel
 from tests.engine.invariants import check
-from tests.engine.rows import device_of, finish, lifecycle_of, spec, tokens_of
+from tests.engine.rows import admitted, device_of, finish, lifecycle_of, spec, tokens_of
 from tests.tiny import Net
 
 Run = Callable[..., Lifecycle[Row]]
@@ -49,8 +49,7 @@ def run(net: Net) -> Run:
 
 def alone(run: Run, one: RowSpec) -> list[int]:
     """Tokens that a row generates when nothing happens around it."""
-    lifecycle = run()
-    lifecycle.table.admit([one])
+    lifecycle = admitted(run(), [one])
     return tokens_of(finish(lifecycle))[one.row_id]
 
 
@@ -73,8 +72,7 @@ def test_a_row_that_ends_with_its_first_token_never_enters_the_batch(net: Net) -
 
 
 def test_running_rows_go_on_while_a_long_prompt_is_prefilled(run: Run) -> None:
-    lifecycle = run(chunk=5)
-    lifecycle.table.admit([spec(0, max_tokens=20)])
+    lifecycle = admitted(run(chunk=5), [spec(0, max_tokens=20)])
     lifecycle.turn()
     lifecycle.table.admit([spec(1, length=30)])
     turns = [[update.row_id for update in lifecycle.turn()] for _ in range(13)]
@@ -103,8 +101,7 @@ def test_the_worst_ranked_row_leaves_for_lack_of_memory_and_returns_when_there_i
 
 
 def test_log_probabilities_of_the_prompt_come_with_the_first_update_alone(run: Run) -> None:
-    lifecycle = run()
-    lifecycle.table.admit([spec(0, 4, max_tokens=3, prompt_logprobs=1)])
+    lifecycle = admitted(run(), [spec(0, 4, max_tokens=3, prompt_logprobs=1)])
     assert [update.prompt_logprobs is None for update in finish(lifecycle)] == [False, True, True]
 
 
@@ -112,8 +109,7 @@ def test_log_probabilities_of_the_prompt_come_with_the_first_update_alone(run: R
 
 
 def test_a_row_that_is_cancelled_while_it_waits_is_never_computed(run: Run) -> None:
-    lifecycle = run()
-    lifecycle.table.admit([spec(0), spec(1)])
+    lifecycle = admitted(run(), [spec(0), spec(1)])
     lifecycle.table.admit([spec(2)])
     lifecycle.table.cancel([0, 2, 99])
     check(lifecycle.table)
@@ -121,8 +117,7 @@ def test_a_row_that_is_cancelled_while_it_waits_is_never_computed(run: Run) -> N
 
 
 def test_a_row_that_is_cancelled_in_prefill_gives_its_memory_back(run: Run) -> None:
-    lifecycle = run(chunk=8)
-    lifecycle.table.admit([spec(0, 40), spec(1, 30)])
+    lifecycle = admitted(run(chunk=8), [spec(0, 40), spec(1, 30)])
     assert lifecycle.turn() == []
     group = device_of(lifecycle).prefill
     assert group is not None and group._keys.shape[1] * group._keys.shape[3] == 80
@@ -136,8 +131,7 @@ def test_a_row_that_is_cancelled_in_prefill_gives_its_memory_back(run: Run) -> N
 
 
 def test_a_row_that_is_cancelled_while_staged_gives_its_memory_back(run: Run) -> None:
-    lifecycle = run(rows=1)
-    lifecycle.table.admit([spec(0), spec(1)])
+    lifecycle = admitted(run(rows=1), [spec(0), spec(1)])
     lifecycle.turn()
     lifecycle.turn()
     assert (lifecycle.table.shape().rows, lifecycle.table.shape().staged) == (1, 1)
@@ -164,8 +158,7 @@ def test_a_row_that_is_cancelled_while_it_runs_leaves_its_slot_and_its_mates_alo
 
 
 def test_rows_of_every_stage_can_be_cancelled_at_once(run: Run) -> None:
-    lifecycle = run(rows=1, chunk=8)
-    lifecycle.table.admit([spec(0), spec(1)])
+    lifecycle = admitted(run(rows=1, chunk=8), [spec(0), spec(1)])
     lifecycle.turn()
     lifecycle.table.admit([spec(2, 40)])
     lifecycle.turn()
@@ -177,8 +170,7 @@ def test_rows_of_every_stage_can_be_cancelled_at_once(run: Run) -> None:
 
 def test_a_first_token_does_not_wait_for_a_decode_step(run: Run) -> None:
     """It used to be reported together with the second, a whole step of the batch later."""
-    lifecycle = run()
-    lifecycle.table.admit([spec(0)])
+    lifecycle = admitted(run(), [spec(0)])
     assert [len(update.token_ids) for update in lifecycle.turn()] == [1]
     assert lifecycle.table.shape().rows == 0
 

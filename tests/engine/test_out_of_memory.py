@@ -18,7 +18,7 @@ from engine.torch_device import TorchDevice
 from models.network.kv_adapter import KvStore
 from models.network.loader import LoadedModel
 from models.text import Text
-from tests.engine.rows import faulty, finish, lifecycle_of, spec, tokens_of
+from tests.engine.rows import admitted, faulty, finish, lifecycle_of, spec, tokens_of
 from tests.tiny import Net
 
 SPECS = [spec(0, 9), spec(1, 4), spec(2, 6, max_tokens=5), spec(3, 30, prompt_logprobs=1), spec(4, 2)]
@@ -110,8 +110,7 @@ def test_a_shortage_while_tokens_are_chosen_undoes_the_pass_and_changes_no_answe
 
 def test_a_shortage_in_a_decode_step_lowers_the_budget(net: Net) -> None:
     shortage = Shortage(2)
-    lifecycle = lifecycle_of(faulty(net.model, shortage), net.text, capacity=200)
-    lifecycle.table.admit(SPECS[:1])
+    lifecycle = admitted(lifecycle_of(faulty(net.model, shortage), net.text, capacity=200), SPECS[:1])
     finish(lifecycle)
     assert lifecycle.table.shape().capacity_tokens == 180
 
@@ -139,8 +138,7 @@ def test_what_never_fits_fails_after_a_bounded_number_of_tries(net: Net) -> None
         next(tries)
         raise torch.OutOfMemoryError("injected")
 
-    lifecycle = lifecycle_of(faulty(net.model, never), net.text)
-    lifecycle.table.admit([spec(0), spec(1)])
+    lifecycle = admitted(lifecycle_of(faulty(net.model, never), net.text), [spec(0), spec(1)])
     ends = [(update.row_id, update.finish_reason) for update in finish(lifecycle)]
     assert sorted(ends) == [(0, FinishReason.ERROR), (1, FinishReason.ERROR)]
     assert next(tries) < 30
@@ -170,8 +168,7 @@ def test_no_host_memory_at_the_end_of_a_slice_loses_no_row(net: Net, monkeypatch
         raise RuntimeError("CUDA error: out of memory (pinned host memory; injected)")
 
     rows = [spec(0, 9, max_tokens=7), spec(1, 4, max_tokens=7)]
-    plain = lifecycle_of(*net)
-    plain.table.admit(rows)
+    plain = admitted(lifecycle_of(*net), rows)
     monkeypatch.setattr("engine.kv.arena.to_host", fail)
     sliced = lifecycle_of(*net)
     found: list[RowUpdate] = []

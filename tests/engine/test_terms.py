@@ -29,7 +29,7 @@ from models.network.kv_adapter import KvStore
 from models.network.loader import LoadedModel
 from models.text import Text
 from tests.engine.invariants import check
-from tests.engine.rows import device_of, faulty, finish, lifecycle_of, row_of, spec, tokens_of
+from tests.engine.rows import admitted, device_of, faulty, finish, lifecycle_of, row_of, spec, tokens_of
 from tests.tiny import Net
 
 CLOSED = BatchPolicy(closed=True)
@@ -142,8 +142,7 @@ def until_handed_back(lifecycle: Lifecycle[Row], *, most: int = 200) -> tuple[li
 
 
 def all_in_one(model: LoadedModel, text: Text, specs: list[RowSpec]) -> Lifecycle[Row]:
-    lifecycle = lifecycle_of(model, text)
-    lifecycle.table.admit(specs)
+    lifecycle = admitted(lifecycle_of(model, text), specs)
     return lifecycle
 
 
@@ -233,8 +232,7 @@ def test_a_row_that_is_read_again_outlives_its_device(net: Net) -> None:
 
 def test_what_a_device_puts_by_that_was_given_up_is_nobody_s(net: Net) -> None:
     store: HostStore[Row] = HostStore()
-    lifecycle = lifecycle_of(*net, capacity=500, rows=4, chunk=64, store=store)
-    lifecycle.table.admit([spec(0, max_tokens=9)])
+    lifecycle = admitted(lifecycle_of(*net, capacity=500, rows=4, chunk=64, store=store), [spec(0, max_tokens=9)])
     turns(lifecycle, 3)
     lifecycle.table.leave_store()
     lifecycle.table.pause([0])
@@ -335,8 +333,7 @@ def test_a_row_that_wants_its_prompt_scored_is_prefilled_instead(lifecycle: Life
 
 
 def test_a_prompt_that_no_view_holds_fails_and_those_behind_it_go_on(net: Net) -> None:
-    lifecycle = lifecycle_of(*net, capacity=20)
-    lifecycle.table.admit([spec(0, 30), spec(1, 3)], SHAPE)
+    lifecycle = admitted(lifecycle_of(*net, capacity=20), [spec(0, 30), spec(1, 3)], SHAPE)
     reasons = {update.row_id: update.finish_reason for update in finish(lifecycle)}
     assert reasons == {0: FinishReason.ERROR, 1: FinishReason.LENGTH}
 
@@ -346,8 +343,7 @@ def test_a_prompt_that_no_view_holds_fails_and_those_behind_it_go_on(net: Net) -
 
 @pytest.mark.parametrize("terms", [BatchPolicy(), SHAPE])
 def test_a_better_row_waits_for_a_slot_and_gets_the_next(net: Net, terms: BatchPolicy) -> None:
-    lifecycle = lifecycle_of(*net, rows=1)
-    lifecycle.table.admit([replace(spec(0, max_tokens=6), priority=5)], terms)
+    lifecycle = admitted(lifecycle_of(*net, rows=1), [replace(spec(0, max_tokens=6), priority=5)], terms)
     updates = turns(lifecycle, 2)
     lifecycle.table.admit(
         [replace(spec(1, max_tokens=2), priority=4), replace(spec(2, max_tokens=2), priority=1)], terms

@@ -20,7 +20,7 @@ from models.network.decoder.layer import turn
 from models.network.kv_adapter import KvStore
 from models.network.loader import LoadedModel, load
 from models.text import Text
-from tests.engine.rows import faulty, finish, spec, tokens_of
+from tests.engine.rows import admitted, faulty, finish, spec, tokens_of
 
 pytestmark = [
     pytest.mark.gpu,
@@ -45,8 +45,7 @@ def answers(model: LoadedModel, text: Text, capture: Callable[[torch.device], Ca
     if made is not None:
         made.prepare()
     batch = RunningBatch(model, arena, headroom=0, graphs=made)
-    lifecycle = Lifecycle(TorchDevice(model, text, batch, max_prefill_tokens=64))
-    lifecycle.table.admit(SPECS, BatchPolicy())
+    lifecycle = admitted(Lifecycle(TorchDevice(model, text, batch, max_prefill_tokens=64)), SPECS, BatchPolicy())
     return tokens_of(finish(lifecycle))
 
 
@@ -81,8 +80,7 @@ def test_nothing_in_a_captured_step_waits_for_the_device(tiny_folder: Path, tiny
     graphs = DecodeGraphs(model, arena)
     graphs.prepare()
     batch = RunningBatch(model, arena, headroom=0, graphs=graphs)
-    lifecycle = Lifecycle(TorchDevice(model, tiny_text, batch, max_prefill_tokens=512))
-    lifecycle.table.admit(SPECS)
+    lifecycle = admitted(Lifecycle(TorchDevice(model, tiny_text, batch, max_prefill_tokens=512)), SPECS)
     for _ in range(4):
         lifecycle.turn()
     torch.cuda.set_sync_debug_mode("error")

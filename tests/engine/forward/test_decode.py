@@ -38,7 +38,7 @@ from models.network.loader import LoadedModel, load
 from models.network.quantization import Kernels
 from models.text import Text
 from tests.engine.invariants import check
-from tests.engine.rows import device_of, faulty, finish, lifecycle_of, row_of, spec, tokens_of
+from tests.engine.rows import admitted, device_of, faulty, finish, lifecycle_of, row_of, spec, tokens_of
 from tests.tiny import Net
 
 WISHES: list[dict[str, Any]] = [
@@ -143,8 +143,7 @@ def test_batches_of_closed_slices_go_on_as_they_do_one_after_another(net: Net) -
     terms = BatchPolicy(closed=True, iterations=5)
 
     def run(*, ahead: bool) -> dict[RowId, list[int]]:
-        lifecycle = lifecycle_of(*net, capacity=400, rows=4, chunk=64, ahead=ahead)
-        lifecycle.table.admit(jobs, terms)
+        lifecycle = admitted(lifecycle_of(*net, capacity=400, rows=4, chunk=64, ahead=ahead), jobs, terms)
         updates: list[RowUpdate] = []
         while not lifecycle.table.idle:
             updates += lifecycle.turn()
@@ -180,8 +179,7 @@ def watched(net: Net, monkeypatch: pytest.MonkeyPatch) -> Watched:
     monkeypatch.setattr(sampling.Chosen, "read", noted_read)
 
     def make(*specs: RowSpec, model: LoadedModel = net.model) -> tuple[Lifecycle[Row], list[str]]:
-        lifecycle = lifecycle_of(model, net.text, capacity=400, rows=4, chunk=64, ahead=True)
-        lifecycle.table.admit(specs)
+        lifecycle = admitted(lifecycle_of(model, net.text, capacity=400, rows=4, chunk=64, ahead=True), specs)
         lifecycle.turn()  # the prompts are read
         log.clear()
         return lifecycle, log

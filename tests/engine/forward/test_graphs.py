@@ -35,7 +35,7 @@ from tests.engine.forward.recorded import Recorder
 from tests.engine.forward.test_decode import Waits
 from tests.engine.forward.test_parity import MIXED, Schedule, assert_as_if_alone
 from tests.engine.invariants import check
-from tests.engine.rows import device_of, faulty, finish, lifecycle_of, spec, tokens_of
+from tests.engine.rows import admitted, device_of, faulty, finish, lifecycle_of, spec, tokens_of
 from tests.reference import Reference
 from tests.tiny import Net
 
@@ -103,8 +103,7 @@ def test_inputs_are_written_when_rows_come_or_go_and_else_advance_on_the_device(
     lifecycle.table.admit([spec(0, 5, max_tokens=40), spec(1, 9, max_tokens=20)])
     found = tokens_of(finish(lifecycle))
     assert writes == [2, 1], "once for both, once when the second has left"
-    plain = lifecycle_of(*net)
-    plain.table.admit([spec(0, 5, max_tokens=40), spec(1, 9, max_tokens=20)])
+    plain = admitted(lifecycle_of(*net), [spec(0, 5, max_tokens=40), spec(1, 9, max_tokens=20)])
     assert found == tokens_of(finish(plain))
 
 
@@ -179,8 +178,7 @@ def pass_on(recorder: Recorder, device: torch.device) -> Capture:
 
 @torch.inference_mode()
 def test_rows_with_holes_are_stepped_under_a_mask(net: Net, recorder: Recorder) -> None:
-    lifecycle = with_graphs(*net, 1024, 4, recorder)
-    lifecycle.table.admit([spec(0, max_tokens=30)], BatchPolicy(entry=Entry.SHAPE))
+    lifecycle = admitted(with_graphs(*net, 1024, 4, recorder), [spec(0, max_tokens=30)], BatchPolicy(entry=Entry.SHAPE))
     for _ in range(4):
         lifecycle.turn()
     before = recorder.replays
@@ -236,8 +234,7 @@ def test_few_rows_of_few_heads_have_a_bucket_for_each_order_of_length(
 def test_a_step_waits_for_the_device_when_it_is_captured_and_never_again(net: Net) -> None:
     arena, graphs = graphs_of(net.model, 1024, 4, capture_nothing)
     batch = RunningBatch(net.model, arena, headroom=0, graphs=graphs)
-    lifecycle = Lifecycle(TorchDevice(*net, batch, max_prefill_tokens=64))
-    lifecycle.table.admit(SPECS[2:4])
+    lifecycle = admitted(Lifecycle(TorchDevice(*net, batch, max_prefill_tokens=64)), SPECS[2:4])
     while not batch.rows:
         lifecycle.turn()
     graphs.release()
@@ -265,10 +262,8 @@ def test_a_step_that_fails_leaves_the_batch_as_it_was(net: Net) -> None:
         return logits
 
     model = faulty(net.model, shortage)
-    lifecycle = with_graphs(model, net.text, 1024, 4)
-    lifecycle.table.admit([spec(0, max_tokens=20), spec(1, max_tokens=20)])
-    plain = lifecycle_of(*net)
-    plain.table.admit([spec(0, max_tokens=20), spec(1, max_tokens=20)])
+    lifecycle = admitted(with_graphs(model, net.text, 1024, 4), [spec(0, max_tokens=20), spec(1, max_tokens=20)])
+    plain = admitted(lifecycle_of(*net), [spec(0, max_tokens=20), spec(1, max_tokens=20)])
     assert tokens_of(finish(lifecycle)) == tokens_of(finish(plain))
     assert lifecycle.table.shape().capacity_tokens < 1024
 

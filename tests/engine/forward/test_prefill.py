@@ -26,7 +26,7 @@ from engine.row import Row
 from engine.torch_device import TorchDevice
 from models.network.loader import LoadedModel
 from models.text import Text
-from tests.engine.rows import spec
+from tests.engine.rows import admitted, spec
 from tests.tiny import Net
 
 
@@ -216,8 +216,7 @@ def test_few_launches_copies_and_allocations_belong_to_one_prompt(
     monkeypatch.setattr(Decode, "step", lambda decode: StepOutcome())
     arena = KvArena(net.model.kv, rows * 200, max_rows=rows, by_token=True)
     device = TorchDevice(*net, RunningBatch(net.model, arena), 8192, prefixes=PrefixCache(kept, chunk=64))
-    lifecycle = Lifecycle(device)
-    lifecycle.table.admit([spec(row_id, 64) for row_id in range(rows)])
+    lifecycle = admitted(Lifecycle(device), [spec(row_id, 64) for row_id in range(rows)])
     with Kernels() as kernels:
         while len(device.batch.rows) < rows:
             lifecycle.turn()

@@ -22,7 +22,7 @@ from models.network.loader import LoadedModel, load
 from models.text import Text
 from tests.engine.forward.test_parity import Schedule, assert_as_if_alone
 from tests.engine.invariants import check
-from tests.engine.rows import device_of, faulty, finish, greedy, lifecycle_of, spec, tokens_of
+from tests.engine.rows import admitted, device_of, faulty, finish, greedy, lifecycle_of, spec, tokens_of
 from tests.reference import Reference
 from tests.tiny import Net
 
@@ -137,8 +137,7 @@ def test_what_is_dearer_to_copy_than_to_read_is_read(net: Net) -> None:
 def test_a_prompt_that_is_read_whole_keeps_no_other_from_a_hit(net: Net) -> None:
     """Both were read in one group, which begins where the least kept prompt does."""
     prefixes: PrefixCache[RowKv] = PrefixCache(2**20, chunk=4)
-    lifecycle = lifecycle_with(prefixes, *net)
-    lifecycle.table.admit([spec(0, 30)])
+    lifecycle = admitted(lifecycle_with(prefixes, *net), [spec(0, 30)])
     finish(lifecycle)
     lifecycle.table.admit([replace(spec(0, 30), row_id=1), replace(spec(0, 30, prompt_logprobs=0), row_id=2)])
     assert {update.row_id: update.cached_prompt for update in finish(lifecycle) if update.cached_prompt} == {1: 28}

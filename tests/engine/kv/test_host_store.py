@@ -16,7 +16,7 @@ from engine.row import Row
 from engine.torch_device import TorchDevice
 from models.text import Text
 from tests.engine.invariants import check
-from tests.engine.rows import finish, lifecycle_of, row_of, spec, tokens_of
+from tests.engine.rows import admitted, finish, lifecycle_of, row_of, spec, tokens_of
 from tests.tiny import Net
 
 CLOSED = BatchPolicy(closed=True)
@@ -122,8 +122,7 @@ def test_no_lack_of_host_memory_changes_an_answer(
 
 def test_a_paused_row_that_cannot_be_copied_is_read_again(net: Net) -> None:
     batch = RunningBatch(net.model, Scant(net.model.kv, 200, max_rows=4))
-    lifecycle = Lifecycle(TorchDevice(*net, batch, max_prefill_tokens=32))
-    lifecycle.table.admit(SPECS[:2])
+    lifecycle = admitted(Lifecycle(TorchDevice(*net, batch, max_prefill_tokens=32)), SPECS[:2])
     for _ in range(3):
         lifecycle.turn()
     lifecycle.table.pause([0])

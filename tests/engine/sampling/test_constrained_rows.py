@@ -17,7 +17,7 @@ from models.catalog.catalog import DEFAULT_MODEL, Catalog
 from models.network.loader import LoadedModel, load
 from models.text import Text
 from tests.engine.invariants import check
-from tests.engine.rows import finish, greedy, lifecycle_of, spec, tokens_of
+from tests.engine.rows import admitted, finish, greedy, lifecycle_of, spec, tokens_of
 from tests.engine.sampling.grammars import LARK, PERSON, REGEX, SCHEMAS, check_answer, schema
 from tests.reference import Reference
 from tests.tiny import Net
@@ -43,8 +43,7 @@ def reasons_of(updates: list[RowUpdate]) -> dict[RowId, FinishReason]:
 
 
 def alone(model: LoadedModel, text: Text, one: RowSpec) -> list[int]:
-    lifecycle = lifecycle_of(model, text)
-    lifecycle.table.admit([one])
+    lifecycle = admitted(lifecycle_of(model, text), [one])
     return tokens_of(finish(lifecycle))[one.row_id]
 
 
@@ -93,8 +92,7 @@ def test_no_other_parameter_leads_out_of_the_grammar(net: Net, sampling: dict[st
 
 def test_a_row_ends_with_the_last_token_that_its_grammar_allows(net: Net) -> None:
     """No step is spent on an end token that is the only choice."""
-    lifecycle = lifecycle_of(*net)
-    lifecycle.table.admit([constrained(0, Grammar(GrammarKind.REGEX, "abc"))])
+    lifecycle = admitted(lifecycle_of(*net), [constrained(0, Grammar(GrammarKind.REGEX, "abc"))])
     updates = finish(lifecycle)
     tokens = tokens_of(updates)[0]
     assert net.text.decode(tokens) == "abc"
@@ -192,8 +190,7 @@ def test_a_fault_in_a_matcher_ends_its_row_alone(net: Net, caplog: pytest.LogCap
 
 
 def test_a_grammar_that_nobody_compiled_before_and_that_is_wrong_ends_its_row_alone(net: Net) -> None:
-    lifecycle = lifecycle_of(*net)
-    lifecycle.table.admit([spec(0), constrained(1, Grammar(GrammarKind.REGEX, "("))])
+    lifecycle = admitted(lifecycle_of(*net), [spec(0), constrained(1, Grammar(GrammarKind.REGEX, "("))])
     assert reasons_of(finish(lifecycle)) == {0: FinishReason.LENGTH, 1: FinishReason.ERROR}
 
 
@@ -210,8 +207,7 @@ def test_a_real_model_s_answers_match_their_schemas() -> None:
     prompt = tuple(text.encode_chat([{"role": "user", "content": "Invent something and describe it as JSON."}]))
     short = [schema(SCHEMAS[name]) for name in ("person", "enum", "list")]
     specs = [replace(constrained(place, one, max_tokens=100), prompt=prompt) for place, one in enumerate(short)]
-    lifecycle = lifecycle_of(model, text, capacity=800, rows=len(specs), chunk=256)
-    lifecycle.table.admit(specs)
+    lifecycle = admitted(lifecycle_of(model, text, capacity=800, rows=len(specs), chunk=256), specs)
     updates = [update for _ in iter(lambda: lifecycle.table.idle, True) for update in lifecycle.turn()]
     assert set(reasons_of(updates).values()) == {FinishReason.STOP}
     for row_id, answer in texts_of(updates).items():
