@@ -63,12 +63,6 @@ class _Node:
         told = max(0.0, self.load.work - (now - self.load.at))
         return told + sum(seconds for _, seconds in self.sent) + self.own_work(job)
 
-    def send(self, job: Job, now: float) -> None:
-        self.sent.append((now, self.own_work(job)))
-        self.jobs += 1
-        for prefix in job.prefixes:
-            self.prefixes[prefix] = None
-
 
 class WorkRouter(Generic[Name]):
     def __init__(self) -> None:
@@ -88,7 +82,10 @@ class WorkRouter(Generic[Name]):
         return sorted(nodes, key=lambda name: (nodes[name].work_left(job, now), nodes[name].jobs))
 
     def note_sent(self, name: Name, job: Job, now: float) -> None:
-        self._node(name).send(job, now)
+        node = self._node(name)
+        node.sent.append((now, node.own_work(job)))
+        node.jobs += 1
+        node.prefixes.update(dict.fromkeys(job.prefixes))
 
     def _node(self, name: Name) -> _Node:
         """Silent nodes count as idle and average."""
