@@ -19,6 +19,7 @@ from scheduler.assembly import SchedulerParts, assemble
 from scheduler.batching.batcher import BatchLimits
 from scheduler.batching.dp import DpBatcher
 from scheduler.options import Scheduling
+from scheduler.plan import Plan
 from scheduler.serving_time.bilinear import Bilinear, fit_surfaces
 from scheduler.serving_time.machine import FEWEST, FEWEST_PREFILLS, INTERVAL, UNKNOWN, MachineModel, StepLearning
 from scheduler.strategy import STRATEGIES
@@ -317,32 +318,27 @@ def scls(learning: StepLearning) -> SchedulerParts:
     return assemble(STRATEGIES["scls"], LIMITS.within(20_000, 1000, 16), learning)
 
 
-def test_a_new_model_counts_from_the_next_arrangement_on() -> None:
-    machine = MachineModel(PROFILE)
+def plans_by(*models: Bilinear) -> list[Plan]:
+    """One request each, arranged while the machine's model is this."""
+    machine, plans = MachineModel(models[0]), list[Plan]()
     batcher = scls(StepLearning(machine)).batcher
     assert isinstance(batcher, DpBatcher)
-    estimates = []
-    for row_id, model in enumerate((PROFILE, PROFILE.slowed(2.0))):
-        machine.model = model
+    for row_id, machine.model in enumerate(models):
         batcher.add(request(row_id, 100), 50.0 * row_id)
         plan = batcher.take(worker(capacity=20_000, rows=16), 50.0 * row_id)
         assert plan is not None
-        estimates.append(plan.estimate)
+        plans.append(plan)
+    return plans
+
+
+def test_a_new_model_counts_from_the_next_arrangement_on() -> None:
     alone = PROFILE.serve(1.0, 100.0, 64.0)
-    assert estimates == pytest.approx([alone, 2 * alone])
+    assert [one.estimate for one in plans_by(PROFILE, PROFILE.slowed(2.0))] == pytest.approx([alone, 2 * alone])
 
 
 def test_k_and_v_are_kept_by_the_new_model_too() -> None:
     copies = replace(PROFILE, p1=PROFILE.c1, p2=0.5, c0=1.0)
-    machine, kept = MachineModel(copies), []
-    batcher = scls(StepLearning(machine)).batcher
-    for row_id, model in enumerate((copies, replace(copies, p2=2.0))):
-        machine.model = model
-        batcher.add(request(row_id, 100), 50.0 * row_id)
-        plan = batcher.take(worker(capacity=20_000, rows=16), 50.0 * row_id)
-        assert plan is not None
-        kept.append(plan.terms.kept_from <= 100)
-    assert kept == [False, True]
+    assert [one.terms.kept_from <= 100 for one in plans_by(copies, replace(copies, p2=2.0))] == [False, True]
 
 
 def test_estimates_follow_a_machine_slower_than_its_profile_while_it_serves() -> None:
