@@ -1,6 +1,4 @@
-"""Runs of agents: drawn ones, a trace's turns put together, and their figures. A turn comes a pause after the answer
-before.
-"""
+"""Runs of agents, drawn or a trace's turns, and their figures. A turn comes a pause after the answer before."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace

@@ -252,7 +252,7 @@ def served(request: Request, origin: float = 0.0) -> Served:
     times = request.times
     end = math.nan if times.end is None else times.end
     return Served(
-        arrival=times.arrival - origin,
+        arrival=times.came - origin,
         started=(end if times.started is None else times.started) - origin,
         first_token=(end if times.first_token is None else times.first_token) - origin,
         end=end - origin,

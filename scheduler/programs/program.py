@@ -1,4 +1,4 @@
-"""A program: calls of one key whose prompts extend each other, or that name their run; and what its kind has shown."""
+"""Calls of one key whose prompts extend each other, or that name their run; and what their kind has shown."""
 
 from __future__ import annotations
 
@@ -76,6 +76,7 @@ class Program:
     turns: int = 0  # calls begun
     open: int = 0  # requests under way
     service: float = 0.0  # work had
+    lent: float = 0.0  # work let pass
     tokens: int = 0  # of its latest call, prompt and answer
     came: float | None = None  # when its latest call did
     ended: float | None = None  # when its latest answer did

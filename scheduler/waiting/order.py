@@ -35,6 +35,10 @@ class Order(Protocol):
     def leave(self, request: Request) -> None:
         return
 
+    def lends(self, first: Request, request: Request) -> bool:
+        """Before `serve`: the least key's place, for its own."""
+        return False
+
     def serve(self, request: Request, in_turn: bool) -> None:
         """Before `leave`; `in_turn`: least key."""
         return

@@ -2,7 +2,8 @@
 
 A credit c in [0, C] grows by w·x/(1 - x) with work w in turn, and pays for jumps: of what is due by its promise, then
 of the cheapest, with at most half left of what the oldest has. Promises given because they may go first do so at any
-size, by credit set aside. C is the mean request's work times the slots.
+size, by credit set aside. C is the mean request's work times the slots. Of programs' calls the one with the least left
+takes the oldest's place, which gets its own; credit pays what it costs beyond w / (1 - x) of that.
 
 Bound: behind work B of its `priority`, with w* the most work of a plan, at most
 
@@ -16,6 +17,7 @@ rows exceed predictions. It is of work, not of seconds (loadgen/experiments/vali
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain, islice
+from math import inf
 
 from scheduler.remaining_length import PROMPT_TOKEN, work_left
 from scheduler.request import Request
@@ -25,6 +27,8 @@ from scheduler.waiting.sorted_requests import Key, QueueAhead, SortedRequests
 MOST_DUE = 256  # looked at in a decision
 
 RECENT = 1024  # newcomers in the mean
+
+LENT = 0.5  # of its work a program lets pass; tried: 0.25 to 4
 
 
 @dataclass(eq=False, slots=True)
@@ -50,6 +54,7 @@ class OutOfTurn(Order):
         self._came = 0
         self._set_aside = 0.0  # of the credit
         self._cheapest = SortedRequests()  # by what is left of their programs
+        self._of_programs = SortedRequests()  # these
         self._promised = SortedRequests()  # earliest due first, those asked for before others
         self._works: dict[Request, float] = {}
         self._taken: dict[Request, _Taken] = {}
@@ -64,17 +69,30 @@ class OutOfTurn(Order):
         if not request.runs:  # counted before
             self._came += 1
             self._mean += (work - self._mean) / min(self._came, RECENT)
-        self._cheapest.insert(_by_end(request, work), request)
+        self._cheapest.insert(end := _by_end(request, work), request)
+        if request.program is not None:
+            self._of_programs.insert(end, request)
         if self.keeps and (told := request.expected) is not None and told.waits and told.known:
             self._promised.insert((request.priority, request.promised is None, told.due, request.row_id), request)
             self._set_aside += work * _goes_first(request)
 
     def leave(self, request: Request) -> None:
         self._cheapest.remove(request)
+        self._of_programs.remove(request)
         work = self._works.pop(request, 0.0)
         if request in self._promised.keys:
             self._promised.remove(request)
             self._set_aside = max(0.0, self._set_aside - work * _goes_first(request)) if self._promised.keys else 0.0
+
+    def lends(self, first: Request, request: Request) -> bool:
+        if first.program is None or request.program is None:
+            return False
+        if self._heir(first, request, self._credit - self._set_aside) is not request:
+            return False
+        self._credit += (1 + self._earned) * self._works[first]
+        first.program.lent += self._works[first]
+        request.program.lent -= self._works[request]
+        return True
 
     def serve(self, request: Request, in_turn: bool) -> None:
         work, read = self._works[request], PROMPT_TOKEN * request.unread
@@ -91,17 +109,26 @@ class OutOfTurn(Order):
             self._settle(request)
         gone, credit, aside, priority = set[Request](), self._credit, self._set_aside, None
         works, ends, earned, most = self._works, self._cheapest.keys, self._earned, self._most
-        for oldest in in_turn:
+        owners, places = dict[Request, Request](), dict[Request, Request]()  # where places were lent
+        for place in in_turn:
+            oldest = owners.get(place, place)
             if priority != oldest.priority:
                 priority = oldest.priority
                 due = dict.fromkeys(self._list_due(priority, now) if self._promised.keys else ())
                 jumps = chain(due, self._cheapest.iterate_from((priority,)))
                 jump = next(jumps, None)
-            while jump is not None and keys[oldest][1] and oldest not in gone:
+                heirs = self._of_programs.iterate_from((priority,))
+                heir = next(heirs, None)
+            if oldest in gone:
+                continue
+            while heir in gone:
+                heir = next(heirs, None)
+            chosen = oldest if heir is None else self._heir(oldest, heir, credit - aside)
+            while jump is not None and keys[oldest][1] and chosen not in gone:
                 if jump not in gone:
                     work = works[jump]
                     first = jump in due and _goes_first(jump)
-                    pays = first or (work <= credit - aside and 2 * ends[jump][1] <= ends[oldest][1])
+                    pays = first or (work <= credit - aside and 2 * ends[jump][1] <= ends[chosen][1])
                     if jump.priority == priority and work <= credit and pays:
                         credit -= work
                         aside -= work * _goes_first(jump)
@@ -110,11 +137,24 @@ class OutOfTurn(Order):
                     elif jump not in due:
                         break
                 jump = next(jumps, None)
-            if oldest not in gone:
-                credit = min(credit + earned * works[oldest], most)
-                aside -= works[oldest] * _goes_first(oldest)
-                gone.add(oldest)
-                yield oldest
+            if chosen in gone:
+                chosen = oldest
+            if chosen not in gone:
+                if chosen is not oldest:
+                    places[oldest] = freed = places.get(chosen, chosen)
+                    owners[freed] = oldest
+                credit = min(credit + earned * works[oldest] + (works[oldest] - works[chosen]), most)
+                aside -= works[chosen] * _goes_first(chosen)
+                gone.add(chosen)
+                yield chosen
+
+    def _heir(self, oldest: Request, heir: Request, credit: float) -> Request:
+        """Who takes the oldest's place."""
+        program, work = oldest.program, self._works[oldest]
+        if program is None or oldest.deadline is not None or not self.share or oldest.priority != heir.priority:
+            return oldest
+        lends = program.lent + work <= LENT * (program.service + self._cheapest.keys[oldest][1])
+        return heir if lends and self._works[heir] <= credit + (1 + self._earned) * work else oldest
 
     def _list_due(self, priority: int, now: float) -> Iterator[Request]:
         """Of the first MOST_DUE each that were asked for and not."""
@@ -127,6 +167,12 @@ class OutOfTurn(Order):
     def ahead_of_newcomer(self, request: Request, by_key: QueueAhead, now: float) -> QueueAhead:
         """Cheaper ones, and what must pay for them."""
         work = work_left(request)
+        if request.program is not None and self._earned:
+            ours, better = (
+                self._of_programs.ahead((request.priority, *end)) for end in ((inf,), _by_end(request, work)[1:])
+            )
+            others = by_key.without(ours)
+            return better.and_share(others, round(others.place * better.place / max(1, ours.place)))
         if work > self._most or not self._earned:
             return by_key
         keys = (request.priority,), _by_end(request, work)

@@ -69,7 +69,12 @@ class RankedQueue(Collection[Request]):
             self._put(request)
 
     def serve(self, request: Request) -> None:
-        self.order.serve(request, next(iter(self._sorted)) is request)
+        first = next(iter(self._sorted))
+        if first is not request and self.order.lends(first, request):
+            self._sorted.remove(first)
+            first.times.arrival, request.times.arrival = request.times.arrival, first.times.arrival
+            self._insert(first)
+        self.order.serve(request, first is request)
         self.discard(request)
 
     def ranked(self, now: float) -> Iterable[Request]:

@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from itertools import islice
 
+from scheduler.programs.program import Kind, Program
 from scheduler.request import Request
 from scheduler.waiting.by_length import Aging
 from scheduler.waiting.prices import Prices
@@ -26,6 +27,12 @@ def predicted(
     one = request(row_id, arrival=came, priority=priority, max_tokens=100_000)
     one.predicted_length, one.deadline = length, deadline
     return one
+
+
+def program(arrival: float = 0.0, service: float = 0.0, rest: float = 0.0, tokens: int = 0) -> Program:
+    """One that has so much behind it, and is expected to go on for one turn of `rest`."""
+    kind = Kind(went_on=[1e6, 0.0] + [0.0] * 8, ended=[1e6] * 10, work=rest)
+    return Program("", kind, arrival, turns=1, open=1, service=service, tokens=tokens)
 
 
 def fill(queue: RankedQueue, *requests: Request) -> RankedQueue:

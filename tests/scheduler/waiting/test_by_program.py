@@ -7,13 +7,13 @@ import pytest
 from scheduler.assembly import ORDERS
 from scheduler.batching.batcher import BatchLimits
 from scheduler.options import Scheduling
-from scheduler.programs.program import Kind, Program
-from scheduler.request import Request
+from scheduler.programs.program import Program
+from scheduler.request import Request, State
 from scheduler.strategy import STRATEGIES
 from scheduler.waiting.out_of_turn import OutOfTurn
 from scheduler.waiting.prices import device_prices
 from scheduler.waiting.queue import RankedQueue
-from tests.scheduler.waiting.predicted import AGING, fill, first, predicted, serve
+from tests.scheduler.waiting.predicted import AGING, fill, first, predicted, program, rows, serve
 from tests.scheduler.waiting.test_out_of_turn import earn, queue_of
 
 LIMITS = BatchLimits(100, 1, Scheduling(), capacity_tokens=100, slots=4)
@@ -21,12 +21,6 @@ LIMITS = BatchLimits(100, 1, Scheduling(), capacity_tokens=100, slots=4)
 
 def queue_by(name: str) -> RankedQueue:
     return RankedQueue(ORDERS[str(STRATEGIES[name].order)](LIMITS, device_prices), AGING)
-
-
-def program(arrival: float = 0.0, service: float = 0.0, rest: float = 0.0, tokens: int = 0) -> Program:
-    """One that has so much behind it, and is expected to go on for one turn of `rest`."""
-    kind = Kind(went_on=[1e6, 0.0] + [0.0] * 8, ended=[1e6] * 10, work=rest)
-    return Program("", kind, arrival, turns=1, open=1, service=service, tokens=tokens)
 
 
 def call(row_id: int, of: Program | None, length: float = 10.0, tokens: int = 1) -> Request:
@@ -75,10 +69,43 @@ def test_beyond_the_memory_the_smallest_between_calls_are_paused_and_the_largest
 
 def test_the_default_jumps_by_what_is_left_of_the_program() -> None:
     """A call as cheap as another, of a program that has much before it, does not jump."""
-    calls = [call(row, program(rest=rest), length) for row, (length, rest) in enumerate([(50, 0), (5, 90), (6, 0)])]
+    calls = [call(row, of, length) for row, (length, of) in enumerate([(50, None), (5, program(rest=90)), (6, None)])]
     queue = queue_of(*calls)
     earn(queue, 20.0)
     assert first(queue) == [2, 0, 1]
+
+
+def test_programs_calls_take_each_others_places_by_what_is_left_and_no_others() -> None:
+    """The last program is done first, in the place of the first, which gets the last one's behind the chat."""
+    long, short = program(rest=90.0, service=100.0), program(rest=0.0)
+    queue = queue_of(call(0, long), call(1, None, 90.0), call(2, short), call(3, None, 90.0))
+    assert first(queue) == [2, 1, 0, 3]
+    serve(queue, 2)
+    assert rows(queue.ranked(0.0)) == [1, 0, 3] and (long.lent, short.lent) == (10.0, -10.0)
+
+
+def test_a_program_lets_pass_at_most_half_of_its_work() -> None:
+    """Of 20 had and 27.5 expected."""
+    queue, served = queue_of(call(0, program(rest=30.0, service=20.0)), share=0.5), list[int]()
+    while 0 not in served:
+        fill(queue, call(len(served) + 1, program(rest=15.0)))
+        served += first(queue, 1)
+        serve(queue, served[-1])
+    assert served == [1, 2, 0]
+
+
+def test_a_chat_is_passed_within_its_bound_where_programs_with_little_left_ask_for_much() -> None:
+    """Ten calls of 10 wait before it, ten of 40 come whose programs have the least left: 100 / (1 - x) + C + w*."""
+    long, short = program(rest=1000.0, service=1e6), program()
+    queue = queue_of(*(call(row, long) for row in range(10)), call(10, None, 900.0), share=0.5, slots=1.0)
+    fill(queue, *(call(row, short, 40.0) for row in range(11, 21)))
+    order, passed = queue.order, 0.0
+    assert isinstance(order, OutOfTurn)
+    while (one := next(iter(queue.ranked(0.0)))).row_id != 10:
+        queue.serve(one)
+        one.state, one.generated = State.FINISHED, 40 if one.row_id > 10 else 10
+        passed += one.generated
+    assert 100.0 < passed <= 100.0 / (1 - 0.5) + order._most + 40.0
 
 
 def test_a_jump_is_paid_by_the_calls_own_work() -> None:

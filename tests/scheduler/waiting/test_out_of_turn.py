@@ -14,7 +14,7 @@ from scheduler.wait_estimate.completion import Expected
 from scheduler.waiting.out_of_turn import OutOfTurn
 from scheduler.waiting.queue import RankedQueue
 from scheduler.waiting.sorted_requests import QueueAhead
-from tests.scheduler.waiting.predicted import AGING, fill, first, predicted, rows, serve
+from tests.scheduler.waiting.predicted import AGING, fill, first, predicted, program, rows, serve
 
 
 def queue_of(*requests: Request, share: float = 0.5, slots: float = 4.0) -> RankedQueue:
@@ -134,10 +134,12 @@ class Device:
 def test_no_request_waits_longer_than_the_bound(seed: int, share: float, slots: float, misled: bool) -> None:
     """B / (1 - x) + C + w* in true work, where a plan is one request; C by the largest mean, since it changes.
 
-    Half have promises, some of which cannot be kept. `misled`: predictions are the lengths of other requests. Of w*
-    two are let pass: what the latest out of turn had beyond its prediction, and the last plan's own.
+    Half have promises, some of which cannot be kept. `misled`: predictions are the lengths of other requests, else some
+    are programs' calls, which pass each other. Of w* two are let pass: what the latest out of turn had beyond its
+    prediction, and the last plan's own.
     """
     rng = random.Random(seed)
+    programs = [None] if misled else [None, *(program(rest=rng.uniform(0, 90), service=1e6) for _ in range(5))]
     order = OutOfTurn(share, slots)
     device = Device(RankedQueue(order, AGING), rng)
     spread, due, clock = rng.uniform(0.2, 2.0), 0.0, 0.0
@@ -151,7 +153,7 @@ def test_no_request_waits_longer_than_the_bound(seed: int, share: float, slots: 
             waited_there, before = came.pop(one)
             clock, most = clock + one.generated, max(most, order._most)
             waited = device.taken - one.generated - before
-            assert waited <= waited_there / (1 - share) + most + 2 * largest + 1e-6
+            assert one.program or waited <= waited_there / (1 - share) + most + 2 * largest + 1e-6
         clock = max(clock, due)
         true = max(1.0, round(rng.lognormvariate(3, spread)))
         told = max(1.0, round(rng.lognormvariate(3, spread))) if misled else true
@@ -159,6 +161,7 @@ def test_no_request_waits_longer_than_the_bound(seed: int, share: float, slots: 
         if rng.random() < 0.5:
             asked = rng.random() < 0.5
             promised(one, due + rng.uniform(0, 400), true, asked=asked, goes=asked and rng.random() < 0.5)
+        one.program = rng.choice(programs)
         came[one] = sum(device.true.values()), device.taken
         device.true[one] = true
         device.queue.add(one)
