@@ -1,8 +1,9 @@
 """Finds a call's program among those of its key; never across keys, since timing would show what others sent."""
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 from models.recent import Recent
 from scheduler.programs.program import Kind, Program
@@ -10,6 +11,8 @@ from scheduler.programs.program import Kind, Program
 MOST_KEYS = 1024
 MOST_KINDS = 4096  # of all keys
 MOST_ALIKE = 1024  # programs that begin with the same call
+MOST_NAMES = 256  # of a call and its answer
+LONGEST = 256  # characters of a name
 MOST_MARKS = 65536  # of all keys; the key with the most loses its oldest
 
 
@@ -39,18 +42,22 @@ class Recognizer:
         if program is None:
             self._kinds[key, signs.kind] = kind = self._kinds.get((key, signs.kind)) or Kind()
             program = Program(secrets.token_hex(8), kind, now, signs.chain[-1] if signs.chain else b"")
-        for name in (*signs.names, answer):
-            if name:
-                marks[name] = [program]
         if signs.chain:
             same = marks.get(signs.chain[-1], [])
             self._alike -= max(0, len(same) - 1)
             marks[signs.chain[-1]] = same if program in same else [*same[1 - MOST_ALIKE :], program]
             self._alike += len(marks[signs.chain[-1]]) - 1
+        self.mark(key, program, (*signs.names, answer))
+        return program
+
+    def mark(self, key: str, program: Program, names: Iterable[str]) -> None:
+        """By which later calls find it."""
+        marks = self._keys.setdefault(key, Recent(self._most))
+        for name in islice(filter(None, names), MOST_NAMES):
+            marks[name[:LONGEST]] = [program]
         while sum(map(len, self._keys.values())) + self._alike > self._most:
             _, gone = max(self._keys.values(), key=len).popitem(last=False)
             self._alike -= len(gone) - 1
-        return program
 
     def _find(self, marks: Recent[str | bytes, list[Program]], signs: Signs) -> Program | None:
         for name in (*signs.names, *signs.extends):

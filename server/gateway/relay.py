@@ -13,13 +13,14 @@ import aiohttp
 from aiohttp import web
 
 from server.api.errors import ApiError, error_body
+from server.api.input.program import PROGRAMS
 from server.api.output.reply import encode
 from server.gateway.asking import BACKENDS
 from server.gateway.backend import Backend
 from server.gateway.events import brings
 from server.gateway.merged import StreamAggregator
 from server.gateway.passage import ProxiedCall
-from server.gateway.usage import read_tokens
+from server.gateway.usage import read_ids, read_tokens
 from server.http.proxy import replied_headers, without
 
 PIECES = 64  # last pieces searched for usage
@@ -176,6 +177,9 @@ class _Relay:
         made = counted if stated is None else min(stated, max(request.sampling.max_tokens, self.size))
         if self.streams and self.begun and (error is None or DONE in tail):
             self.backend.note_end(request.row_id, finished=FINISHED.search(tail) is not None)
+        if self.request.path == "/v1/responses" and (program := self.passage.record.program) is not None:
+            ids = read_ids(tail, streams=self.streams)
+            self.request.app[PROGRAMS].mark(self.passage.record.client, program, ids)
         limited = made >= request.sampling.max_tokens
         self.backend.end(request.row_id, max(0, made - self.told), error, limited=limited)
 

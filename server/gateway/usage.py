@@ -1,14 +1,16 @@
-"""Token counts, read only where an API puts them: answers may repeat clients' text."""
+"""Token counts and ids, read only where an API puts them: answers may repeat clients' text."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import suppress
-from typing import Annotated, TypeAlias
+from typing import Annotated, TypeAlias, TypeVar
 
 import msgspec
 
 LINES = 16  # last lines searched
 
+T = TypeVar("T")
 Tokens: TypeAlias = Annotated[int, msgspec.Meta(ge=0)] | None
 
 
@@ -26,12 +28,35 @@ class Reply(msgspec.Struct, frozen=True):
     response: Reply | None = None
 
 
+class Item(msgspec.Struct, frozen=True):
+    id: str = ""
+
+
+class Output(msgspec.Struct, frozen=True):
+    """A response, or its last event."""
+
+    id: str = ""
+    output: list[Item] = []
+    response: Output | None = None
+
+
 def read_tokens(tail: bytes, *, streams: bool) -> int | None:
     """None if unstated or truncated."""
+    for reply in _replies(tail, Reply, streams=streams):
+        for one in (reply, reply.response):
+            if one is not None and (usage := one.usage) is not None:
+                return usage.output_tokens if usage.completion_tokens is None else usage.completion_tokens
+    return None
+
+
+def read_ids(tail: bytes, *, streams: bool) -> list[str]:
+    """A response's, then its items'."""
+    whole = (reply.response or reply for reply in _replies(tail, Output, streams=streams))
+    return next(([one.id, *(item.id for item in one.output)] for one in whole if one.id), [])
+
+
+def _replies(tail: bytes, kind: type[T], *, streams: bool) -> Iterator[T]:
+    """Latest first."""
     for line in reversed(tail.rsplit(b"\n", LINES)) if streams else (tail,):
         with suppress(msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-            reply = msgspec.json.decode(line.removeprefix(b"data:"), type=Reply)
-            for one in (reply, reply.response):
-                if one is not None and (usage := one.usage) is not None:
-                    return usage.output_tokens if usage.completion_tokens is None else usage.completion_tokens
-    return None
+            yield msgspec.json.decode(line.removeprefix(b"data:"), type=kind)

@@ -9,13 +9,12 @@ import msgspec
 from aiohttp import web
 from msgspec import Raw
 
-from scheduler.programs.recognizer import Recognizer, Signs
+from scheduler.programs.recognizer import LONGEST, Recognizer, Signs
 
 # docs/programs.md names the programs and versions that send these
 HEADERS = ("session-id", "x-session-id", "x-session-affinity")
 SESSION = re.compile(r'"session_id"\s*:\s*"([^"]+)"|_session_([0-9a-f-]{36})')  # in Claude Code's `metadata.user_id`
 UNIQUE = re.compile(r"[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}", re.IGNORECASE)  # else a key may be many runs'
-LONGEST = 256  # characters of a name
 MOST_MESSAGES = 4096
 
 # what programs change in messages that they repeat
@@ -23,7 +22,7 @@ _CACHED = re.compile(rb',\s*"cache_control"\s*:\s*(?:\{[^{}]*\}|null)')
 _ONE_TEXT = re.compile(
     rb'\[\s*\{\s*"type"\s*:\s*"(?:input_|output_)?text"\s*,\s*"text"\s*:\s*("[^"\\]*+(?:\\.[^"\\]*+)*+")\s*\}\s*\]'
 )
-_REFERENCE = re.compile(rb'"id"\s*:\s*"[a-z]+_([0-9a-f]{32})')  # of an item, its response's digits
+_REFERENCE = re.compile(rb'"id"\s*:\s*"([^"\\]{1,256})"')
 _TOLD = re.compile(rb'"role"\s*:\s*"(?:system|developer)"')
 
 
@@ -68,7 +67,8 @@ def read_signs(body: bytes, headers: Mapping[str, str], fields: SignFields | Non
     earlier = [fields.previous_response_id] if isinstance(fields.previous_response_id, str) else []
     if b'"item_reference"' in body:
         named = (_REFERENCE.search(one) for one in reversed(messages) if b'"item_reference"' in one)
-        earlier += [f"resp_{one[1].decode()}" for one in named if one]
+        items = (one[1].decode() for one in named if one)
+        earlier += [name for item in items for name in (item, f"resp_{item.rpartition('_')[2]}")]  # ours: one's digits
     return Signs(kind, chain[1:], names, earlier)
 
 

@@ -8,7 +8,7 @@ import pytest
 from engine.messages import RowUpdate
 from scheduler.stream import join_updates
 from server.gateway.merged import LINE, MOST, StreamAggregator
-from server.gateway.usage import read_tokens
+from server.gateway.usage import read_ids, read_tokens
 
 
 def lines(*events: Any) -> bytes:
@@ -90,3 +90,18 @@ def test_of_a_foreign_or_endless_stream_no_answer_is_made(stream: bytes) -> None
         assert len(merged._rest) <= LINE
     merged.add(chunk("c", "stop"))
     assert merged.whole() is None
+
+
+ITEMS = [{"type": "reasoning", "id": "rs_2", "content": {"id": "resp_3"}}, {"type": "message", "id": "msg_3"}]
+
+
+@pytest.mark.parametrize(
+    ("tail", "streams"),
+    [
+        (json.dumps({"id": "resp_1", "output": ITEMS}).encode(), False),
+        (lines({"type": "response.completed", "response": {"id": "resp_1", "output": ITEMS}}), True),
+    ],
+)
+def test_the_ids_by_which_later_calls_go_on_are_read(tail: bytes, streams: bool) -> None:
+    assert read_ids(tail, streams=streams) == ["resp_1", "rs_2", "msg_3"]
+    assert read_ids(tail[20:], streams=streams) == []
