@@ -26,7 +26,7 @@ class Kind:
     patience: float = SHORTEST  # seconds without a call after which a program has ended
     _turns: int = 0
     _gaps: int = 0
-    idle: deque[tuple[float, Program, int]] = field(default_factory=lambda: deque(maxlen=RECENT))
+    idle: deque[tuple[float, Program]] = field(default_factory=lambda: deque(maxlen=RECENT))
 
     def turns_left(self, turns: int) -> float:
         """Expected after as many; none before others of the kind went on."""
@@ -55,14 +55,11 @@ class Kind:
         self.variance = (1 - share) * (self.variance + share * off * off)
         self.patience = min(LONGEST, max(SHORTEST, exp(self.gap + IDLE * sqrt(self.variance))))
 
-    def note_idle(self, program: Program, now: float) -> None:
-        self.idle.append((now, program, program.turns))
-
     def settle(self, now: float) -> None:
         while self.idle and self.idle[0][0] + self.patience < now:
-            _, program, turns = self.idle.popleft()
-            if program.turns == turns:
-                self.ended[_level(turns)] += 1
+            ended, program = self.idle.popleft()
+            if program.ended == ended and not program.open:
+                self.ended[_level(program.turns)] += 1
 
 
 @dataclass(eq=False, slots=True, weakref_slot=True)
@@ -73,6 +70,7 @@ class Program:
     kind: Kind
     arrival: float
     first: bytes = b""  # digest of its first call's messages
+    parent: Program | None = None  # of a subagent
     turns: int = 0  # calls begun
     open: int = 0  # requests under way
     service: float = 0.0  # work had
@@ -82,10 +80,14 @@ class Program:
     ended: float | None = None  # when its latest answer did
 
     @property
+    def root(self) -> Program:
+        return self.parent or self
+
+    @property
     def rest(self) -> float:
         """Work expected after the present turn."""
-        mean = (OWN * self.kind.work + self.service) / (OWN + max(0, self.turns - self.open))
-        return mean * self.kind.turns_left(self.turns)
+        mean = (OWN * self.kind.work + self.service) / (OWN + max(0, self.turns - 1))
+        return mean * self.kind.turns_left(self.turns) + (0.0 if self.parent is None else self.parent.rest)
 
     @property
     def back_within(self) -> float:
@@ -100,18 +102,24 @@ class Program:
             self.kind.settle(now)
         if self.ended is not None and not self.open:
             self.kind.note_gap(self.turns, now - self.ended)
-        self.open += 1
-        self.turns += self.came != now or self.open == 1  # other choices of a call are no turns
+        self.turns += self.came != now or not self.open  # other choices of a call are no turns
         self.came = now
+        self._serve(1, 0.0, None)
 
     def end(self, work: float, tokens: int, now: float) -> None:
-        self.open -= 1
-        self.service += work
         self.tokens = tokens
-        self.ended = now
         self.kind.note_turn(work)
-        if not self.open:
-            self.kind.note_idle(self, now)
+        self._serve(-1, work, now)
+
+    def _serve(self, requests: int, work: float, ended: float | None) -> None:
+        self.open += requests
+        self.service += work
+        if ended is not None:
+            self.ended = ended
+            if not self.open:
+                self.kind.idle.append((ended, self))
+        if self.parent is not None:
+            self.parent._serve(requests, work, ended)
 
 
 def _level(turns: int) -> int:

@@ -12,7 +12,7 @@ MOST_KEYS = 1024
 MOST_KINDS = 4096  # of all keys
 MOST_ALIKE = 1024  # programs that begin with the same call
 MOST_NAMES = 256  # of a call and its answer
-LONGEST = 256  # characters of a name
+LONGEST = 1024  # characters of a name
 MOST_MARKS = 65536  # of all keys; the key with the most loses its oldest
 
 
@@ -24,6 +24,7 @@ class Signs:
     chain: Sequence[bytes] = ()  # digest of the messages up to each
     names: Sequence[str] = ()  # of the run, by what programs send
     extends: Sequence[str] = ()  # ids of earlier answers
+    parents: Sequence[str] = ()  # of a subagent: names
 
 
 class Recognizer:
@@ -41,7 +42,9 @@ class Recognizer:
         program = self._find(marks, signs)
         if program is None:
             self._kinds[key, signs.kind] = kind = self._kinds.get((key, signs.kind)) or Kind()
-            program = Program(secrets.token_hex(8), kind, now, signs.chain[-1] if signs.chain else b"")
+            parent = next((marks[name][0].root for name in signs.parents if name in marks), None)
+            name = secrets.token_hex(8) if parent is None else f"{parent.name}/{secrets.token_hex(4)}"
+            program = Program(name, kind, now, signs.chain[-1] if signs.chain else b"", parent)
         if signs.chain:
             same = marks.get(signs.chain[-1], [])
             self._alike -= max(0, len(same) - 1)
@@ -51,10 +54,9 @@ class Recognizer:
         return program
 
     def mark(self, key: str, program: Program, names: Iterable[str]) -> None:
-        """By which later calls find it."""
         marks = self._keys.setdefault(key, Recent(self._most))
-        for name in islice(filter(None, names), MOST_NAMES):
-            marks[name[:LONGEST]] = [program]
+        for name in islice((one for one in names if 0 < len(one) <= LONGEST), MOST_NAMES):
+            marks[name] = [program]
         while sum(map(len, self._keys.values())) + self._alike > self._most:
             _, gone = max(self._keys.values(), key=len).popitem(last=False)
             self._alike -= len(gone) - 1

@@ -90,8 +90,8 @@ class OutOfTurn(Order):
         if self._heir(first, request, self._credit - self._set_aside) is not request:
             return False
         self._credit += (1 + self._earned) * self._works[first]
-        first.program.lent += self._works[first]
-        request.program.lent -= self._works[request]
+        first.program.root.lent += self._works[first]
+        request.program.root.lent -= self._works[request]
         return True
 
     def serve(self, request: Request, in_turn: bool) -> None:
@@ -153,7 +153,8 @@ class OutOfTurn(Order):
         program, work = oldest.program, self._works[oldest]
         if program is None or oldest.deadline is not None or not self.share or oldest.priority != heir.priority:
             return oldest
-        lends = program.lent + work <= LENT * (program.service + self._cheapest.keys[oldest][1])
+        root = program.root
+        lends = root.lent + work <= LENT * (root.service + self._cheapest.keys[oldest][1])
         return heir if lends and self._works[heir] <= credit + (1 + self._earned) * work else oldest
 
     def _list_due(self, priority: int, now: float) -> Iterator[Request]:

@@ -73,7 +73,7 @@ class RankedQueue(Collection[Request]):
         if first is not request and self.order.lends(first, request):
             self._sorted.remove(first)
             first.times.arrival, request.times.arrival = request.times.arrival, first.times.arrival
-            self._insert(first)
+            self._sorted.insert(self.key(first, self._now), first)
         self.order.serve(request, first is request)
         self.discard(request)
 

@@ -9,10 +9,17 @@ import msgspec
 from aiohttp import web
 from msgspec import Raw
 
-from scheduler.programs.recognizer import LONGEST, Recognizer, Signs
+from scheduler.programs.recognizer import Recognizer, Signs
 
 # docs/programs.md names the programs and versions that send these
-HEADERS = ("session-id", "x-session-id", "x-session-affinity")
+HEADERS = ("session-id", "x-session-id", "x-session-affinity", "thread-id")
+AGENT = "x-claude-code-agent-id"  # a subagent, within its session
+CHILDREN = {  # own -> parent, which subagents have
+    AGENT: "x-claude-code-parent-agent-id",
+    "thread-id": "x-codex-parent-thread-id",
+    "x-session-id": "x-parent-session-id",
+}
+LONGEST = 256  # characters
 SESSION = re.compile(r'"session_id"\s*:\s*"([^"]+)"|_session_([0-9a-f-]{36})')  # in Claude Code's `metadata.user_id`
 UNIQUE = re.compile(r"[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}", re.IGNORECASE)  # else a key may be many runs'
 MOST_MESSAGES = 4096
@@ -69,7 +76,17 @@ def read_signs(body: bytes, headers: Mapping[str, str], fields: SignFields | Non
         named = (_REFERENCE.search(one) for one in reversed(messages) if b'"item_reference"' in one)
         items = (one[1].decode() for one in named if one)
         earlier += [name for item in items for name in (item, f"resp_{item.rpartition('_')[2]}")]  # ours: one's digits
-    return Signs(kind, chain[1:], names, earlier)
+    names, parents = _part_parents(headers, names) if any(one in headers for one in CHILDREN) else (names, [])
+    return Signs(kind, chain[1:], names, earlier, parents)
+
+
+def _part_parents(headers: Mapping[str, str], names: list[str]) -> tuple[list[str], list[str]]:
+    for own, parent in CHILDREN.items():
+        if headers.get(own) and (own == AGENT or headers.get(parent)):
+            scope = "".join(names[:1]) if own == AGENT else ""
+            name, above = (f"header {headers.get(one, '')[:LONGEST]}{scope}" for one in (own, parent))
+            return [name], [above, *names]
+    return names, []
 
 
 def _names(fields: SignFields) -> Iterator[str]:

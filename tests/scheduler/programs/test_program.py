@@ -1,5 +1,8 @@
 """What is expected of a program by those of its kind."""
 
+from __future__ import annotations
+
+import math
 import random
 
 import pytest
@@ -62,3 +65,30 @@ def test_choices_of_a_call_are_one_turn_and_calls_at_once_one_pause() -> None:
     program.end(5.0, 10, 2.0)
     program.begin(4.0)
     assert sum(kind.went_on) == 1 and program.service == 15.0
+
+
+def test_a_subagents_work_and_rest_are_its_parents_too_and_its_turns_its_own() -> None:
+    main, sub = Kind(), Kind()
+    now = run(sub, 3, run(main, 5, 0.0) + 50.0) + 50.0
+    parent = Program("", main, now)
+    child = Program("", sub, now, parent=parent)
+    parent.begin(now)
+    parent.end(10.0, 100, now + 1.0)
+    child.begin(now + 1.5)
+    assert parent.rest > 0 and child.rest == pytest.approx(sub.turns_left(1) * 10.0 + parent.rest)
+    child.end(30.0, 100, now + 90.0)
+    assert (parent.service, parent.turns, child.service) == (40.0, 1, 30.0)
+
+
+def test_a_program_that_waits_for_its_subagent_has_not_ended() -> None:
+    kind = Kind()
+    parent, before = Program("", kind, 0.0), sum(kind.ended)
+    parent.begin(0.0)
+    parent.end(10.0, 100, 1.0)
+    child = Program("", Kind(), 1.0, parent=parent)
+    child.begin(1.5)
+    kind.settle(500.0)
+    assert sum(kind.ended) == before
+    child.end(10.0, 100, 501.0)
+    parent.begin(501.5)
+    assert kind.gap == pytest.approx(math.log(0.5)) and sum(kind.went_on) == 1

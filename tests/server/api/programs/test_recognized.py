@@ -179,3 +179,42 @@ async def send(live: Live, path: str, body: dict[str, Any]) -> dict[str, Any]:
     status, reply = await live.post(path, {**body, "stream": False})
     assert status == 200, reply
     return dict(reply)
+
+
+SHARED = {"metadata": {"user_id": '{"session_id":"s"}'}}
+CLAUDE_AGENT = {"x-claude-code-agent-id": "a1"}
+
+
+@pytest.mark.parametrize(
+    ("shared", "main", "agent", "nested"),
+    [
+        (SHARED, {}, CLAUDE_AGENT, {"x-claude-code-agent-id": "a2", "x-claude-code-parent-agent-id": "a1"}),
+        (
+            {"prompt_cache_key": CODEX.body["prompt_cache_key"]},
+            {"session-id": "s", "thread-id": "t0"},
+            {"session-id": "s", "thread-id": "t1", "x-codex-parent-thread-id": "t0"},
+            {"session-id": "s", "thread-id": "t2", "x-codex-parent-thread-id": "t1"},
+        ),
+        (
+            {},
+            {"x-session-id": "0", "x-session-affinity": "0"},
+            {"x-session-id": "1", "x-session-affinity": "1", "x-parent-session-id": "0"},
+            {"x-session-id": "2", "x-session-affinity": "2", "x-parent-session-id": "1"},
+        ),
+    ],
+    ids=["Claude Code", "Codex", "opencode"],
+)
+def test_a_subagent_is_a_program_of_its_own_below_the_one_that_started_it(
+    shared: dict[str, Any], main: dict[str, str], agent: dict[str, str], nested: dict[str, str]
+) -> None:
+    recognizer = Recognizer()
+
+    def find(headers: Mapping[str, str], text: str, key: str = "key") -> Program:
+        body = orjson.dumps({"messages": [{"role": "user", "content": text}], **shared})
+        return recognizer.recognize(key, read_signs(body, headers), 0.0)
+
+    parent, child, other = find(main, "Do it."), find(agent, "Look."), find(nested, "Look there.")
+    assert child.parent is other.parent is parent is not child is not other
+    again = find(agent, "Something else."), find(main, "And?"), find(nested, "Then?")
+    assert [*again] == [child, parent, other]
+    assert find(agent, "Look.", "another").parent is None
