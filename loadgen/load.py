@@ -177,7 +177,8 @@ class _Player:
             self._note(-1)
             if request.follow_up is None or not outcome.completed:
                 return
-            request = request.follow_up(outcome.text, self.clock() + self.think_time)
+            pause = self.think_time if request.pause is None else request.pause
+            request = request.follow_up(outcome.text, self.clock() + pause)
             await self._until(request.due)
 
     def _note(self, change: int) -> None:

@@ -1,5 +1,7 @@
 """A run's figures, named as in `vllm bench serve`. Throughput and latencies count completed requests only."""
 
+from __future__ import annotations
+
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -7,8 +9,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 from statistics import fmean, median
 from types import MappingProxyType
+from typing import Any, NamedTuple
 
-from loadgen.client.request import Foretold, RequestOutcome
+from loadgen.client.request import PROGRAMS, Foretold, RequestOutcome
 from loadgen.result_file import FIGURES, Json
 
 Samples = Callable[[RequestOutcome], Sequence[float]]  # of a completed request, in seconds; none where undefined
@@ -45,6 +48,7 @@ METRICS: Mapping[str, Metric] = {
 }  # by the names in flags and result files
 
 DEFAULT_METRICS = ("ttft", "tpot", "itl", "e2el", "jct", "normalized_latency")
+RUN_PERCENTILES = (50.0, 99.0)
 GOODPUT_METRICS = ("ttft", "tpot", "e2el", "jct")
 
 
@@ -88,6 +92,44 @@ def judge_promises(endings: Iterable[tuple[float, float]]) -> Json:
     }
 
 
+class Turn(NamedTuple):
+    """Of an agent's run."""
+
+    run: str  # empty for none
+    arrival: float
+    first_token: float
+    end: float
+    input_length: int
+    cached_prompt: int
+
+    @classmethod
+    def of(cls, one: RequestOutcome) -> Turn:
+        run = str(one.request.index - one.request.turn) if one.request.label == PROGRAMS else ""
+        first = next(iter(one.token_times), one.end)
+        return cls(run, one.scheduled, first, one.end, one.prompt_tokens or 0, one.cached_tokens)
+
+
+def measure_runs(done: Sequence[Any]) -> Json:
+    """Of completed turns, in order of arrival; empty without any."""
+    runs: dict[str, list[Turn]] = {}
+    for one in done:
+        if one.run:
+            runs.setdefault(one.run, []).append(one)
+    if not runs:
+        return {}
+    turns = [one for run in runs.values() for one in run]
+    times = [run[-1].end - run[0].arrival for run in runs.values()]
+    later = [one for run in runs.values() for one in run[1:]]
+    others = [1000 * (one.end - one.arrival) for one in done if not one.run]
+    return {
+        "runs": len(runs),
+        **spread("run_ms", times, RUN_PERCENTILES),
+        **spread("turn_ttft_ms", [one.first_token - one.arrival for one in turns], RUN_PERCENTILES),
+        "prefix_hits": divide(sum(one.cached_prompt for one in later), sum(one.input_length for one in later)),
+        "mean_other_jct_ms": fmean(others) if others else None,
+    }
+
+
 def measure(
     outcomes: Sequence[RequestOutcome],
     duration: float,
@@ -118,6 +160,7 @@ def measure(
         ),
         "median_ttft_by_turn_ms": [1000 * seconds for seconds in _median_ttfts(completed)],
         **judge((one.foretold, one.end - one.sent) for one in completed if one.foretold),
+        **measure_runs([*map(Turn.of, completed)]),
     }
     for name in metrics:
         metric = METRICS[name]

@@ -21,7 +21,7 @@ from rich.table import Table
 from loadgen.bench.measures import METRICS, measure
 from loadgen.client.client import Client, ServerError, Target, connect
 from loadgen.client.request import LoadPrompt, RequestForm, RequestOutcome
-from loadgen.console import COLUMNS, Column
+from loadgen.console import COLUMNS, TABLES, Column, format_number
 from loadgen.load import Arrivals, Run, Show, play, schedule
 from loadgen.options import Arriving, BenchFlags, RequestFlags
 from loadgen.result_file import Json, explain_unwritable, save_json
@@ -68,7 +68,9 @@ def make_table(figures: Json, metrics: Sequence[str], percentiles: Sequence[floa
 
     counts = [one for one in COLUMNS.values() if one.digits is not None]
     add(one for one in counts if not one.key.startswith("client_"))
-    by_turn = figures["median_ttft_by_turn_ms"]
+    for column in map(COLUMNS.__getitem__, TABLES["runs"][:3] if "runs" in figures else ()):
+        result.add_row(f"{column.label}:", format_number(column.read(figures) or 0.0))
+    by_turn = figures["median_ttft_by_turn_ms"] if "runs" not in figures else None
     for turn, value in enumerate(by_turn if isinstance(by_turn, list) else (), start=1):
         result.add_row(f"Median TTFT of turn {turn} (ms):", f"{value:.2f}")
     for name in metrics:

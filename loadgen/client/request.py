@@ -23,7 +23,11 @@ class LoadPrompt:
     replay_tokens: int | None = None  # length to generate; needs --allow-replay
     arrival: float = 0.0  # seconds after a trace's start
     label: str = ""  # of the task or trace
+    answers: tuple[int, ...] = ()  # lengths of those to `follow_ups`
+    pauses: tuple[float, ...] = ()  # seconds before these
 
+
+PROGRAMS = "programs"  # label of agents' runs
 
 Clock = Callable[[], float]  # seconds since the run's start
 
@@ -40,6 +44,7 @@ class PreparedRequest:
     label: str = ""
     cancel_after: float | None = None  # seconds after sending when the client leaves
     turn: int = 1  # in its conversation, from 1
+    pause: float | None = None  # seconds between its answer and the next; None: all conversations'
     follow_up: Callable[[str, float], PreparedRequest] | None = None  # (answer, due) -> the conversation's next request
 
 
@@ -70,7 +75,8 @@ class RequestForm:
             **self.fields,
         }
         follow_up = partial(self._follow_up, prompt, index, turn) if prompt.follow_ups else None
-        return PreparedRequest(index, path, orjson.dumps(body), due, prompt.label, cancel_after, turn, follow_up)
+        pause = next(iter(prompt.pauses), None)
+        return PreparedRequest(index, path, orjson.dumps(body), due, prompt.label, cancel_after, turn, pause, follow_up)
 
     def _follow_up(self, prompt: LoadPrompt, index: int, turn: int, answer: str, due: float) -> PreparedRequest:
         said, *later = prompt.follow_ups
@@ -79,7 +85,11 @@ class RequestForm:
             {"role": "assistant", "content": answer},
             {"role": "user", "content": said},
         )
-        return self.fill(replace(prompt, messages=messages, follow_ups=tuple(later)), index + 1, due, turn=turn + 1)
+        going_on = replace(prompt, messages=messages, follow_ups=tuple(later), pauses=prompt.pauses[1:])
+        if prompt.answers:
+            length = "max_tokens" if prompt.replay_tokens is None else "replay_tokens"
+            going_on = replace(going_on, answers=prompt.answers[1:], **{length: prompt.answers[0]})
+        return self.fill(going_on, index + 1, due, turn=turn + 1)
 
 
 @dataclass(frozen=True, slots=True)

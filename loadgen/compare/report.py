@@ -1,7 +1,7 @@
 """A comparison's report.json, report.html and terminal summary, with warnings."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, fields
 from itertools import groupby
 
@@ -118,7 +118,7 @@ def make_page(comparison: Comparison, setting: CompareSetting) -> str:
 
 def make_summary(comparison: Comparison) -> RenderableType:
     tables = (
-        show_table(tabulate(f"{point.label}: mean of the rounds (lowest–highest)", found, BRIEF))
+        show_table(tabulate(f"{point.label}: mean of the rounds (lowest–highest)", found, _list_brief(found)))
         for point, found in _find_results(comparison)
     )
     verdicts = (
@@ -127,6 +127,10 @@ def make_summary(comparison: Comparison) -> RenderableType:
         if one.baseline == comparison.names[0] and one.quantity.key in BRIEF
     )
     return Group(*tables, Text(tell_warm_up(comparison.flags.num_warmups)), *verdicts)
+
+
+def _list_brief(found: dict[str, list[Figures]]) -> Sequence[str]:
+    return TABLES["runs"] if any("runs" in one for figures in found.values() for one in figures) else BRIEF
 
 
 def tell_warm_up(requests: int) -> str:

@@ -6,8 +6,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from engine.simulated.machine import Cost
-from loadgen.bench.measures import divide, judge, judge_promises, spread
-from loadgen.simulate.programs import measure_runs
+from loadgen.bench.measures import divide, judge, judge_promises, measure_runs, spread
 from loadgen.simulate.simulation import Served, Simulation
 from models.errors import UserError
 

@@ -89,8 +89,6 @@ class SimulatedLoad:
     programs: Natural = option(0)
     """runs of agents that come within --duration, beside the requests where --rate is given: a median of 43 turns, 4 %
     of a prompt new, most pauses below a second, as published"""
-    program_scale: Positive = option(1 / 32)
-    """their tokens, as a share of the published 142,000 of a prompt and 444 of an answer"""
     follow_turns: bool = option(False)
     """play a trace's turns of one conversation one after another, with its pauses: qwen-bailian's by parent_chat_id,
     mooncake's by hash_ids"""

@@ -5,11 +5,12 @@ from dataclasses import replace
 
 import numpy as np
 
-from loadgen.client.request import LoadPrompt
+from loadgen.client.request import PROGRAMS, LoadPrompt
 from loadgen.load import Arrivals, arrival_times
 from loadgen.simulate.flags import LoadFlags
-from loadgen.simulate.programs import chain_turns, draw_runs
+from loadgen.simulate.programs import chain_turns
 from loadgen.workload.lengths import TRACES, RequestLengths, load_trace
+from loadgen.workload.programs import draw_runs
 from loadgen.workload.requests import Workload
 from loadgen.workload.requests import load as load_requests
 from loadgen.workload.sample import Count, load_vocabulary
@@ -24,6 +25,8 @@ def simulated_load(flags: LoadFlags) -> list[RequestLengths]:
     """In order of arrival: rate x duration requests, or as many as a trace has; at its own times, `duration` seconds
     of it. Raises UserError.
     """
+    if flags.dataset_name == PROGRAMS:
+        raise UserError(f"--dataset-name {PROGRAMS}: simulate plays agents' runs with --programs N")
     runs = draw_runs(flags.programs, flags.duration, flags.program_scale, flags.seed)
     timed = flags.rate is None and is_timed(flags)
     if runs and flags.rate is None and not timed:

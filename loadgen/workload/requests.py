@@ -12,7 +12,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from loadgen.client.request import LoadPrompt
+from loadgen.client.request import PROGRAMS, LoadPrompt
 from loadgen.workload.lengths import TRACES, Cut, RequestLengths, clip, load_trace
 from loadgen.workload.sample import VOCABULARY, Sample, Vocabulary, fits, load_vocabulary, read_jsonl, read_sharegpt
 from loadgen.workload.tasks import read_material
@@ -27,7 +27,7 @@ NEED_FILE = ("jsonl", "sharegpt", *TRACES)
 class Workload:
     """The requests to send."""
 
-    dataset_name: str = option("builtin", "what to send", choices=lambda: ("builtin", "random", *NEED_FILE))
+    dataset_name: str = option("builtin", "what to send", choices=lambda: ("builtin", "random", PROGRAMS, *NEED_FILE))
     dataset_path: Path | None = option(None, f"its file: for {', '.join(NEED_FILE)}")
     replay_lengths: bool | None = option(
         None,
@@ -46,6 +46,9 @@ class Workload:
     )
     random_vocab_size: Count | None = option(
         None, f"random token ids are below this (default: {VOCABULARY}, or --tokenizer)"
+    )
+    program_scale: Positive = option(
+        1 / 32, "tokens of agents' runs, as a share of the published 142,000 of a prompt and 444 of an answer"
     )
     sharegpt_output_len: Count | None = option(None, "answer length for all of sharegpt (default: each one's own)")
 
@@ -148,9 +151,19 @@ def _of_tokens(
     return prompts
 
 
+def _programs(asked: Workload, requests: int, vocabulary: Vocabulary, rng: random.Random) -> list[LoadPrompt]:
+    from loadgen.workload.programs import draw_runs, write_prompts  # with numpy, which is slow to load
+
+    seed, most = rng.randrange(2**32), asked.max_output_len
+    turns = draw_runs(requests, 0.0, asked.program_scale, seed)
+    clipped = (replace(one, output_length=clip(one.output_length, most)) for one in turns)
+    return [*write_prompts(clipped, asked.max_input_len, seed)]
+
+
 DATASETS: Mapping[str, Callable[[Workload, int, Vocabulary, random.Random], list[LoadPrompt]]] = {
     "builtin": _builtin,
     "random": _random,
+    PROGRAMS: _programs,
     "jsonl": _jsonl,
     "sharegpt": _sharegpt,
 } | dict.fromkeys(TRACES, _trace)
@@ -162,12 +175,12 @@ def join_turns(prompts: Sequence[LoadPrompt], turns: int) -> list[LoadPrompt]:
         raise UserError("--turns: this workload's requests are not chat messages, so none can follow another")
     texts = ["\n\n".join(message["content"] for message in prompt.messages) for prompt in prompts]
     return [
-        replace(prompts[place], follow_ups=tuple(texts[place + 1 : place + turns]))
+        replace(prompts[place], follow_ups=tuple(texts[place + 1 : place + turns])) if turns > 1 else prompts[place]
         for place in range(0, len(prompts), turns)
     ]
 
 
-IMPOSED = ("random", *TRACES)  # random tokens, without a natural end
+IMPOSED = ("random", PROGRAMS, *TRACES)  # without a natural end
 
 
 def load(workload: Workload, requests: int, seed: int) -> list[LoadPrompt]:
@@ -175,7 +188,11 @@ def load(workload: Workload, requests: int, seed: int) -> list[LoadPrompt]:
     workload.refuse()
     vocabulary = load_vocabulary(workload.tokenizer, workload.random_vocab_size)
     prompts = DATASETS[workload.dataset_name](workload, requests, vocabulary, random.Random(f"{seed}, part 0"))
-    bound = workload.max_output_len or max((prompt.replay_tokens or 0 for prompt in prompts), default=0) or None
+    bound = (
+        workload.max_output_len
+        or max((max(prompt.replay_tokens or 0, *prompt.answers, 0) for prompt in prompts), default=0)
+        or None
+    )
     return [_finished(prompt, workload, bound) for prompt in prompts]
 
 

@@ -147,3 +147,24 @@ async def test_ctrl_c_leaves_a_result_of_what_ran(tmp_path: Path) -> None:
     assert shown(out.decode())["Successful requests:"] == "1"
     assert "interrupted: these are the 1 of 3 requests that had ended" in err.decode()
     assert "Traceback" not in err.decode()
+
+
+async def test_agents_runs_go_on_a_pause_after_each_answer_with_what_was_said_before(
+    live_url: str, tmp_path: Path
+) -> None:
+    """A word is several tokens of the tiny network."""
+    sizes = ("--program-scale", "0.0002", "--max-input-len", "12", "--max-output-len", "3")
+    flags = ["--dataset-name", "programs", "--num-prompts", "3", *sizes, "--seed", "1"]
+    code, out, err = await bench("--base-url", live_url, *flags, "--save-detailed", "--result-dir", str(tmp_path))
+    assert code == 0, err
+    saved = only_result(tmp_path)
+    assert saved["runs"] == 3 and saved["failed"] == 0 and max(saved["turns"]) > 1
+    begun = [place for place, turn in enumerate(saved["turns"]) if turn == 1]
+    for first, end in zip(begun, [*begun[1:], len(saved["turns"])], strict=True):
+        assert saved["turns"][first:end] == [*range(1, end - first + 1)]
+        assert saved["input_lens"][first:end] == sorted(saved["input_lens"][first:end])
+        assert saved["start_times"][first:end] == sorted(saved["start_times"][first:end])
+    ends = [start + took for start, took in zip(saved["start_times"], saved["latencies"], strict=True)]
+    spans = [ends[end - 1] for end in (*begun[1:], len(ends))]
+    assert saved["mean_run_ms"] == pytest.approx(1000 * sum(spans) / 3, rel=0.05)
+    assert "Mean time of an agent's run (s):" in shown(out) and "Median TTFT of turn 2 (ms):" not in shown(out)

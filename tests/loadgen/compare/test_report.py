@@ -7,9 +7,10 @@ from html.parser import HTMLParser
 
 import orjson
 import pytest
+from rich.console import Console
 
 from loadgen.compare.record import Comparison, LoadPoint, Trouble
-from loadgen.compare.report import make_document, make_page
+from loadgen.compare.report import make_document, make_page, make_summary
 from tests.loadgen.compare.results import POINTS, SETTING, comparison
 
 VOID = {"meta", "br", "hr", "img", "input", "link"}
@@ -163,3 +164,17 @@ def test_json_holds_every_figure_of_every_round() -> None:
 
 def test_nothing_played_is_a_page_too() -> None:
     assert "Nothing can be said" in read(comparison({"vs": (), "magnus": ()})).said
+
+
+def summary(shown: Comparison) -> str:
+    console = Console(width=300)
+    with console.capture() as caught:
+        console.print(make_summary(shown))
+    return caught.get()
+
+
+def test_where_agents_ran_their_figures_are_shown() -> None:
+    runs = {"runs": 4, "mean_run_ms": 70_000.0, "p99_run_ms": 90_000.0, "median_turn_ttft_ms": 2.0, "prefix_hits": 0.25}
+    shown = summary(comparison({"a": [1.0, 1.0, 1.0], "b": [1.0, 1.0, 1.0]}, POINTS[:1], runs))
+    assert all(text in shown for text in ("run time", "70", "90", "median TTFT of turns", "25"))
+    assert "run time" not in summary(comparison({"a": [1.0, 1.0, 1.0], "b": [1.0, 1.0, 1.0]}, POINTS[:1]))

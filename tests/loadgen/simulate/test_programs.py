@@ -11,10 +11,11 @@ import pytest
 
 from engine.simulated.machine import Machine
 from loadgen.simulate.figures import measure_simulation
-from loadgen.simulate.programs import chain_turns, draw_runs
+from loadgen.simulate.programs import chain_turns
 from loadgen.simulate.simulation import Served, Simulation, fit_parts, simulate
 from loadgen.simulate.whatif import _chain_turns
 from loadgen.workload.lengths import RequestLengths, load_trace
+from loadgen.workload.programs import draw_runs
 from scheduler.batching.batcher import BatchLimits
 from scheduler.dispatcher import Dispatcher
 from scheduler.options import Scheduling
