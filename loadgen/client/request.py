@@ -87,8 +87,9 @@ class RequestForm:
         )
         going_on = replace(prompt, messages=messages, follow_ups=tuple(later), pauses=prompt.pauses[1:])
         if prompt.answers:
-            length = "max_tokens" if prompt.replay_tokens is None else "replay_tokens"
-            going_on = replace(going_on, answers=prompt.answers[1:], **{length: prompt.answers[0]})
+            length, *answers = prompt.answers
+            most, replayed = (length, None) if prompt.replay_tokens is None else (prompt.max_tokens, length)
+            going_on = replace(going_on, answers=tuple(answers), max_tokens=most, replay_tokens=replayed)
         return self.fill(going_on, index + 1, due, turn=turn + 1)
 
 
