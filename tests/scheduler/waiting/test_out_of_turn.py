@@ -249,7 +249,8 @@ def test_a_promise_that_needs_it_goes_first_at_any_size_on_credit_that_others_le
     assert queue.ahead_of_asked(predicted(3, 5.0)) == QueueAhead(1, 40.0, unread=4)
     assert queue.ahead_of_asked(predicted(3, 8.0)) is None, "most of the credit is set aside"
     queue.serve(asked)
-    asked.state, asked.generated = State.FINISHED, 40
+    asked.generated = 40
+    queue.order.ended(asked)
     assert first(queue) == [0, 1] and queue.ahead_of_asked(predicted(3, 5.0)) == QueueAhead()
 
 
