@@ -52,9 +52,8 @@ class Trace:
         if not (self.answers_cut or self.prompts_left_out):
             return ""
         return (
-            f"Of {len(self.load) + self.prompts_left_out} requests, {self.answers_cut} had their answer cut off and "
-            f"{self.prompts_left_out} were left out for their prompt: prompt and answer have at most "
-            f"{self.machine.longest} tokens here (--max-model-len, --capacity-tokens)."
+            f"Of {len(self.load) + self.prompts_left_out} requests, {self.prompts_left_out} are dropped and "
+            f"{self.answers_cut} cut: at most {self.machine.longest} tokens fit (--max-model-len, --capacity-tokens)."
         )
 
 

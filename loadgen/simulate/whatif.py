@@ -55,12 +55,17 @@ class Replay:
 
 def read_replay(journal: Path, model: str | None, most: int) -> Replay:
     """A journal's newest `most` requests of one strategy and model (None: the last). Raises UserError."""
-    newest = list(read(journal, last=most, model=model))[::-1]
+    newest = [*read(journal, last=most, model=model)] or [*read(journal, last=most, model=model and Path(model).name)]
+    newest.reverse()
     same = takewhile(lambda one: (one.model, one.strategy) == (newest[0].model, newest[0].strategy), newest)
     asked = sorted(same, key=_arrival)
     entries = [one for one in asked if one.generated and one.started is not None]
     if len(entries) < FEWEST:
-        whose = "" if model is None else f" to {model}"
+        whose, programs = "" if model is None else f" to {model}", {one.model for one in newest}
+        if len(programs) > 1:
+            raise UserError(
+                f"{journal}: several programs write to it, for {', '.join(sorted(programs))}: give one --of"
+            )
         raise UserError(
             f"{journal}: holds {len(entries)} answered requests{whose} of the latest strategy, and {FEWEST} are "
             "wanted: serve some more first, or name another journal with --journal"

@@ -230,6 +230,7 @@ async def list_requests(request: web.Request) -> web.Response:
     Raises ApiError 400.
     """
     register, holder, found = request.app[REGISTER], holder_of(request), list[RequestStatus]()
+    read_number(request, "explain", 0, 1)
     if "row" in request.query:
         status = register.explain_row(read_number(request, "row", 0, MOST_ROW), holder)
         return json_response(RequestList([] if status is None else [status]))

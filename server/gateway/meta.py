@@ -34,6 +34,8 @@ LIMITS = ("max_tokens", "max_completion_tokens", "max_output_tokens", "n")
 
 LATEST = 2**53  # milliseconds
 
+MOST_ANSWERS = 64  # to a prompt
+
 KEPT = ("file_id", "file_ids", "vector_store_ids", "container")  # fields that reference stored objects
 REFERENCE = frozenset({"id", "type", "version", "variables"})  # fields of a pure reference
 
@@ -81,7 +83,7 @@ class CallMeta(SignFields, frozen=True):
     @property
     def choices(self) -> int:
         """For each prompt."""
-        return self.n if _is_count(self.n) and 1 <= self.n <= 64 else 1
+        return self.n if _is_count(self.n) and 1 <= self.n <= MOST_ANSWERS else 1
 
     @property
     def prompt_tokens(self) -> int:

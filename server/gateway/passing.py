@@ -32,6 +32,7 @@ from server.gateway.backend import ROOM
 from server.gateway.merged import as_stream
 from server.gateway.meta import (
     BYTES_PER_TOKEN,
+    MOST_ANSWERS,
     MOST_PROMPT,
     CallMeta,
     read_cache_key,
@@ -67,6 +68,8 @@ async def estimate(request: web.Request) -> web.Response:
         meta, words, *_ = await read_aside(_read, body, request)
     if not meta.has_prompt:
         raise invalid("messages", "is missing; give messages, prompt or input, as the call would")
+    if meta.n not in (None, meta.choices):
+        raise invalid("n", f"must be a whole number from 1 to {MOST_ANSWERS}")
     record = _record(request, meta)
     query, sampling = _query(record, meta, words)
     known = _known(request, record, meta, await request.app[LENGTHS].predict(query, sampling))

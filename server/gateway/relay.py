@@ -44,18 +44,18 @@ class NotWhole(Exception):
 async def relay(
     request: web.Request,
     answer: aiohttp.ClientResponse,
+    piece: bytes,
     backend: Backend,
     passage: ProxiedCall,
     limit: asyncio.Timeout,
 ) -> web.StreamResponse:
-    """Send the client what the backend answers, with a `limit` on its first byte. Raises NotWhole, TimeoutError and
+    """Send the client the answer, whose first `piece` was waited for within `limit`. Raises NotWhole, TimeoutError and
     aiohttp.ClientError before it only."""
     streams = "event-stream" in answer.headers.get("Content-Type", "")
     if passage.as_stream is not None and (answer.status != 200 or not streams):
         if answer.status in DOUBTFUL:
             raise NotWhole
         passage.as_stream = None  # other errors are the call's own
-    piece = await answer.content.readany()  # until here another backend may answer
     limit.reschedule(None)
     way = _Relay(request, answer, backend, passage, streams, request.protocol)
     way.take(piece)

@@ -20,6 +20,8 @@ RETRIES = 2  # a call that backends fail on could be what makes them
 PAUSE = 0.25  # seconds before the first retry where there is no other backend
 FIRST_ANSWER = 30.0  # seconds to wait while no backend has ever answered
 
+UNFETCHED = b'"model_not_fetched"'  # until somebody fetches it
+
 UNSENT = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError)
 
 
@@ -33,8 +35,9 @@ async def send_call(request: web.Request, body: bytes, passage: ProxiedCall) -> 
         left, known = 0 if settings.no_retry else RETRIES - retries, backend.health.tried
         try:
             async with asyncio.timeout(settings.first_byte_timeout or None) as limit, await passage.asking as answer:
-                if not _is_tried_again(request, answer, backend, passage, left):
-                    return await relay(request, answer, backend, passage, limit)
+                piece = await answer.content.readany()  # until here another backend may answer
+                if not _is_tried_again(request, answer, piece, backend, passage, left):
+                    return await relay(request, answer, piece, backend, passage, limit)
             if backend.fault is None:
                 retries += 1
                 await asyncio.sleep(PAUSE * 2**retries)
@@ -75,12 +78,18 @@ async def _turn(request: web.Request, passage: ProxiedCall) -> Backend:
 
 
 def _is_tried_again(
-    request: web.Request, answer: aiohttp.ClientResponse, backend: Backend, passage: ProxiedCall, left: int
+    request: web.Request,
+    answer: aiohttp.ClientResponse,
+    piece: bytes,
+    backend: Backend,
+    passage: ProxiedCall,
+    left: int,
 ) -> bool:
     """Whether the backend is at fault and the call goes on."""
     status, settings = answer.status, request.app[BACKENDS]
-    if (status == 429 and settings.pass_client_keys) or not backend.health.note(status):
-        return False  # that key's own quota, or the call's own fault
+    lasts = (status == 429 and settings.pass_client_keys) or (status == 503 and UNFETCHED in piece)
+    if lasts or not backend.health.note(status):
+        return False  # that key's own quota, a missing model, or the call's own fault
     others = any(worker.serves and worker.port is not backend for worker in request.app[DISPATCHER].workers)
     if others:
         backend.rest(f"answers {status}", answer.headers.get("Retry-After", ""))

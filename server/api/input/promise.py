@@ -20,7 +20,9 @@ def read_header(headers: Mapping[str, str]) -> Promise | None:
         return None
     try:
         return msgspec.json.decode(headers[HEADER], type=Promise)
-    except (msgspec.MsgspecError, RecursionError, UnicodeError) as error:
+    except UnicodeError:
+        raise invalid(HEADER, "must be JSON in UTF-8") from None
+    except (msgspec.MsgspecError, RecursionError) as error:
         raise invalid(HEADER, str(error)) from None
 
 

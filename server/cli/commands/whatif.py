@@ -10,7 +10,7 @@ from models.catalog.catalog import default_cache
 from models.errors import INTERRUPTED
 from models.options import Count, Subparsers, option
 from scheduler.options import Scheduling
-from server.cache_paths import journal_path, model_key
+from server.cache_paths import journal_path
 from server.config import Execution, MemorySize, Recording, ServeConfig
 from server.settings import add_configured
 
@@ -62,7 +62,7 @@ def run(config: Whatif) -> int:
     from models.progress import Bars
 
     require_writable(config.save_result)
-    replay = read_replay(journal_path(default_cache(), config.journal), config.of and model_key(config.of), config.last)
+    replay = read_replay(journal_path(default_cache(), config.journal), config.of, config.last)
     names = choose_strategies(config.strategies)
     with stoppable(), Bars(threaded=True) as bars:
         trials = try_all(replay, _setting(config, replay), names)

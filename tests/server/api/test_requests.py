@@ -286,7 +286,8 @@ async def test_a_request_that_waits_is_told_why_and_of_others_only_their_number(
     locked.dispatcher.release()
     await asyncio.gather(*tasks)
     assert (await get(locked, "/v1/requests/last?explain=1", ONE))[1]["waits_for"] is None
-    assert (await get(locked, "/v1/requests/last?explain=yes", ONE))[1]["error"]["param"] == "explain"
+    for path in ("/v1/requests/last?explain=yes", "/v1/requests?explain=2"):
+        assert (await get(locked, path, ONE))[1]["error"]["param"] == "explain"
 
 
 async def test_others_go_on_between_calls_of_many_answers_and_one_answer_is_explained(

@@ -116,17 +116,24 @@ async def test_a_stream_that_stalls_ends_with_an_error_and_a_whole_answer_goes_e
 
 @pytest.mark.usefixtures("quick")
 @pytest.mark.parametrize(
-    ("status", "asked"), [(b"503", RETRIES + 1), (b"502", RETRIES + 1), (b"429", 1), (b"500", 1), (b"400", 1)]
+    ("status", "code", "asked"),
+    [
+        *((b"503", b"theirs", RETRIES + 1), (b"502", b"theirs", RETRIES + 1), (b"429", b"theirs", 1)),
+        *((b"500", b"theirs", 1), (b"400", b"theirs", 1), (b"503", b"model_not_fetched", 1)),
+    ],
 )
-async def test_an_only_backend_is_asked_again_and_then_its_answer_passed_on(status: bytes, asked: int) -> None:
-    only = Hostile(failing(status + b" No", b"Retry-After: 7"))
+async def test_an_only_backend_is_asked_again_and_then_its_answer_passed_on(
+    status: bytes, code: bytes, asked: int
+) -> None:
+    body = b'{"error": "%b"}' % code
+    only = Hostile(answer(body, b"Retry-After: 7", status=status + b" No", kind=b"application/json"))
     async with only.listening() as url, gateway(url) as gate:
         (worker,) = gate.service.dispatcher.workers
         assert isinstance(worker.port, Port)
         worker.port.health.tried = True  # as one that rested, before the others broke off
         async with gate.client.post("/v1/chat/completions", json=chat()) as told:
             assert (told.status, told.headers["Retry-After"]) == (int(status), "7")
-            assert await told.read() == b'{"error": "theirs"}'
+            assert await told.read() == body
         assert len(only.heads) == asked
         only.kind = GOOD
         assert await gate.ask() == (200, EVENTS)
@@ -288,7 +295,7 @@ async def test_an_estimate_comes_from_the_gateway_itself() -> None:
         for given in (body, {"prompt": "x" * 440}, {"input": "x" * 440}):
             status, told = await estimate(given)
             assert status == 200 and 100 < told["prompt_tokens"] < 120 and told["place"] == 2
-        assert (await estimate({}))[0] == (await estimate({"x": 1}))[0] == 400
+        assert [(await estimate(given))[0] for given in ({}, {"x": 1}, body | {"n": 65})] == [400] * 3
         assert len(behind.bodies) == 1
         behind.go_on.set()
         await asyncio.gather(running, waiting)

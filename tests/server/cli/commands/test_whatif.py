@@ -27,9 +27,10 @@ from loadgen.simulate.whatif import (
     write_sentences,
 )
 from loadgen.workload.lengths import RequestLengths
+from models.errors import UserError
 from scheduler.assembly import assemble
 from scheduler.batching.batcher import BatchLimits
-from scheduler.journal.file import RequestEntry, append, connect
+from scheduler.journal.file import RequestEntry, append, connect, read
 from scheduler.options import Scheduling
 from scheduler.serving_time.bilinear import Bilinear, FitErrors
 from scheduler.serving_time.profile_file import Conditions, Profile, write_profile
@@ -189,6 +190,21 @@ def test_one_command_tells_all(journal: Path, tmp_path: Path, capsys: pytest.Cap
 def test_what_is_missing_is_told(flags: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(*flags) == 1
     assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("given", ["tiny", "somewhere/tiny", "127.0.0.1:8001/v1", None])
+def test_of_two_programs_that_share_a_journal_one_is_replayed(journal: Path, given: str | None) -> None:
+    """A gateway's entries between its backend's were taken for another strategy's."""
+    entries = list(read(journal))
+    connection = connect(journal)
+    append(connection, [replace(one, model=model) for one in entries for model in ("tiny", "127.0.0.1:8001/v1")])
+    connection.close()
+    if given is not None:
+        replay = read_replay(journal, given, 70)
+        assert replay.model == given.removeprefix("somewhere/") and len(replay.recorded) == 70
+        return
+    with pytest.raises(UserError, match="several programs write to it, for 127.0.0.1:8001/v1, tiny: give one --of"):
+        read_replay(journal, None, 70)
 
 
 def test_without_prices_there_is_no_replay(journal: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
