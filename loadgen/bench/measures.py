@@ -101,6 +101,7 @@ class Turn(NamedTuple):
     end: float
     input_length: int
     cached_prompt: int
+    run_within: float | None = None
 
     @classmethod
     def of(cls, one: RequestOutcome) -> Turn:
@@ -119,6 +120,7 @@ def measure_runs(done: Sequence[Any]) -> Json:
         return {}
     turns = [one for run in runs.values() for one in run]
     times = [run[-1].end - run[0].arrival for run in runs.values()]
+    ends = [(one.run_within, run[-1].end - one.arrival) for run in runs.values() for one in run if one.run_within]
     later = [one for run in runs.values() for one in run[1:]]
     others = [1000 * (one.end - one.arrival) for one in done if not one.run]
     return {
@@ -126,6 +128,8 @@ def measure_runs(done: Sequence[Any]) -> Json:
         **spread("run_ms", times, RUN_PERCENTILES),
         **spread("turn_ttft_ms", [one.first_token - one.arrival for one in turns], RUN_PERCENTILES),
         "prefix_hits": divide(sum(one.cached_prompt for one in later), sum(one.input_length for one in later)),
+        "run_ends_kept": divide(sum(true <= within for within, true in ends), len(ends)) if ends else None,
+        "run_ends_ratio": median(within / max(1e-3, true) for within, true in ends) if ends else None,
         "mean_other_jct_ms": fmean(others) if others else None,
     }
 

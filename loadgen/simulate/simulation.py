@@ -5,7 +5,7 @@ Event-driven and deterministic.
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from heapq import heappop, heappush
 
@@ -22,7 +22,7 @@ from models.errors import UserError
 from scheduler.assembly import SchedulerParts, assemble
 from scheduler.batching.batcher import BatchLimits
 from scheduler.programs.program import Kind, Program
-from scheduler.request import Request, State
+from scheduler.request import COVERAGE, Request, State
 from scheduler.serving_time.bilinear import Bilinear
 from scheduler.strategy import Strategy
 from scheduler.stream import TokenStream
@@ -46,6 +46,7 @@ class Served:
     foretold: Foretold | None = None  # expected on arrival
     run: str = ""  # an agent's
     promised: float | None = None  # seconds after arrival
+    run_within: float | None = None  # seconds, estimated
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,6 +171,7 @@ class _Simulator:
     kind: Kind = field(default_factory=Kind)
     programs: dict[str, Program] = field(default_factory=dict)  # by run
     requests: list[Request] = field(default_factory=list)
+    runs_within: list[float | None] = field(default_factory=list)  # by request
     ended: int = 0
 
     def run(self) -> Simulation:
@@ -183,7 +185,10 @@ class _Simulator:
                 if node.due <= now:
                     node.advance()
         return Simulation(
-            tuple(map(served, self.requests)), tuple(one for node in self.nodes for one in node.records())
+            tuple(
+                replace(served(one), run_within=run) for one, run in zip(self.requests, self.runs_within, strict=True)
+            ),
+            tuple(one for node in self.nodes for one in node.records()),
         )
 
     @property
@@ -210,6 +215,7 @@ class _Simulator:
             request = node.submit(prompt, sampling, forecast, client=one.client, program=self._find_program(one))
             request.stream = _Sink(partial(self._note_end, request, place))
             self.requests.append(request)
+            self.runs_within.append(None if request.program is None else request.program.end_within(COVERAGE))
 
     def _find_program(self, one: RequestLengths) -> Program | None:
         if not one.run:

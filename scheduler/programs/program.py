@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
-from math import exp, log, sqrt
+from math import ceil, exp, log, sqrt
 
 RECENT = 1024  # turns in means
 LEVELS = 10  # of turns: 1, 2 to 3, 4 to 7, ...
 LEAST_GAP = 1e-3  # seconds
 IDLE = 2.33  # standard deviations of the logarithm of gaps, after which a program counts as ended: 1 in 100
 SHORTEST, LONGEST = 1.0, 600.0  # seconds of that
+FEWEST = 32  # programs ended before ends are estimated, and estimates before one is reported
 OWN = 4  # turns of a program's own that count as much as its kind's mean
 
 
@@ -24,6 +25,8 @@ class Kind:
     gap: float = 0.0  # mean logarithm of seconds
     variance: float = 0.0
     patience: float = SHORTEST  # seconds without a call after which a program has ended
+    seconds: float = 0.0  # mean from a turn to the next
+    off: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT))  # logarithms of true by estimated ends
     _turns: int = 0
     _gaps: int = 0
     idle: deque[tuple[float, Program]] = field(default_factory=lambda: deque(maxlen=RECENT))
@@ -45,10 +48,11 @@ class Kind:
         self._turns += 1
         self.work += (work - self.work) / min(self._turns, RECENT)
 
-    def note_gap(self, turns: int, seconds: float) -> None:
-        """Before a turn that follows `turns`."""
+    def note_gap(self, turns: int, seconds: float, since: float = 0.0) -> None:
+        """Before a turn that follows `turns`, the latest `since` seconds ago."""
         self.went_on[_level(turns)] += 1
         self._gaps += 1
+        self.seconds += (since - self.seconds) / min(self._gaps, RECENT)
         off = log(max(LEAST_GAP, seconds)) - self.gap
         share = 1 / min(self._gaps, RECENT)
         self.gap += share * off
@@ -60,6 +64,7 @@ class Kind:
             ended, program = self.idle.popleft()
             if program.ended == ended and not program.open:
                 self.ended[_level(program.turns)] += 1
+                self.off.extend(log(max(LEAST_GAP, ended - at) / end) for at, end in program.estimates if end)
 
 
 @dataclass(eq=False, slots=True, weakref_slot=True)
@@ -78,6 +83,7 @@ class Program:
     tokens: int = 0  # of its latest call, prompt and answer
     came: float | None = None  # when its latest call did
     ended: float | None = None  # when its latest answer did
+    estimates: list[tuple[float, float]] = field(default_factory=list)  # at turns 1, 2, 4, ...: seconds left
 
     @property
     def root(self) -> Program:
@@ -97,13 +103,23 @@ class Program:
         kind, level = self.kind, min(LEVELS, max(1, self.turns).bit_length()) - 1
         return kind.patience * kind.went_on[level] / (kind.went_on[level] + kind.ended[level] + 1)
 
+    def end_within(self, coverage: float) -> float | None:
+        """Seconds from its latest call to its last answer, for `coverage` of those that ended; None if unknown."""
+        ordered = sorted(self.kind.off)
+        place = ceil((len(ordered) + 1) * coverage)
+        if len(ordered) < max(FEWEST, place):
+            return None
+        return exp(ordered[place - 1]) * self.kind.seconds * (1 + self.kind.turns_left(self.turns))
+
     def begin(self, now: float) -> None:
         if self.kind.idle and self.kind.idle[0][0] + self.kind.patience < now:
             self.kind.settle(now)
         if self.ended is not None and not self.open:
-            self.kind.note_gap(self.turns, now - self.ended)
+            self.kind.note_gap(self.turns, now - self.ended, now - (self.came or 0.0))
         self.turns += self.came != now or not self.open  # other choices of a call are no turns
         self.came = now
+        if self.turns.bit_count() == 1 and not self.open and sum(self.kind.ended) >= FEWEST:
+            self.estimates.append((now, self.kind.seconds * (1 + self.kind.turns_left(self.turns))))
         self._serve(1, 0.0, None)
 
     def end(self, work: float, tokens: int, now: float) -> None:

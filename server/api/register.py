@@ -201,7 +201,7 @@ class Register:
             max_tokens=sum(request.sampling.max_tokens for request in requests),
             generated_tokens=sum(request.generated for request in requests),
             metrics=measure(requests) if requests else Metrics(None, None, None),
-            estimate=expectation_of(requests, self._dispatcher.now()) if requests else None,
+            estimate=expectation_of(requests, self._dispatcher.now(), run=True) if requests else None,
             choices=choices,
             waits_for=reason,
         )

@@ -105,7 +105,7 @@ class Call:
         told = measure(self.requests)
         if ESTIMATE not in self.record.asks:
             return told
-        return msgspec.structs.replace(told, estimate=expectation_of(self.requests, self.dispatcher.now()))
+        return msgspec.structs.replace(told, estimate=expectation_of(self.requests, self.dispatcher.now(), run=True))
 
 
 @asynccontextmanager

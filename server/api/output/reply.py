@@ -99,10 +99,13 @@ class Expectation(msgspec.Struct, frozen=True):
     expected_completion_s: Interval | None
     by: str | None
     coverage: float | None
+    run_by: str | None = None  # its program's last answer, by as many
 
 
-def expectation_of(requests: Sequence[Request], now: float) -> Expectation:
-    """From the requests' estimates on arrival, one at least; `now` of their clock."""
+def expectation_of(requests: Sequence[Request], now: float, *, run: bool = False) -> Expectation:
+    """From the requests' estimates on arrival, one at least; `now` of their clock. `run`: with its program's end."""
+    program = requests[0].program if run else None
+    within = None if program is None or program.came is None else program.end_within(requests[0].coverage)
     prompts = {id(request.prompt): request for request in reversed(requests)}.values()
     expected = [request.expected for request in requests if request.expected is not None]
     first = min(expected, key=lambda one: one.place, default=None)
@@ -118,6 +121,7 @@ def expectation_of(requests: Sequence[Request], now: float) -> Expectation:
         expected_completion_s=Interval(*(round(end, 3) for end in ends)) if len(known) == len(requests) else None,
         by=None if by is None else write_time(by - now),
         coverage=None if by is None else requests[0].coverage,
+        run_by=None if within is None else write_time(requests[0].times.came + within - now),
     )
 
 

@@ -92,3 +92,23 @@ def test_a_program_that_waits_for_its_subagent_has_not_ended() -> None:
     child.end(10.0, 100, 501.0)
     parent.begin(501.5)
     assert kind.gap == pytest.approx(math.log(0.5)) and sum(kind.went_on) == 1
+
+
+def test_the_end_of_a_program_is_estimated_once_enough_of_its_kind_ended_and_kept_by_as_many() -> None:
+    """Turns of one second and pauses of half a second; one run in ten ends at each turn."""
+    draw, kind, now, kept = random.Random(0), Kind(), 0.0, list[bool]()
+    assert Program("", kind, 0.0).end_within(0.95) is None
+    for _ in range(2000):
+        program, within, begin = Program("", kind, now), list[tuple[float, float]](), now
+        while True:
+            program.begin(now)
+            if (told := program.end_within(0.9)) is not None:
+                within.append((now, told))
+            program.end(10.0, 100, now := now + 1.0)
+            if draw.random() < 0.1:
+                break
+            now += 0.5
+        assert begin < now
+        kept += [now <= at + told for at, told in within]
+        now += 10.0
+    assert len(kept) > 10_000 and 0.85 < sum(kept) / len(kept) < 0.95

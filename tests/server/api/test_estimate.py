@@ -130,6 +130,13 @@ async def test_answers_tell_what_was_expected_to_those_who_ask(live: Live) -> No
     assert headers["x-lengthwise-place"] == "1" and headers["x-lengthwise-expected-wait-ms"] == "0"
     _, told = await live.post(CHAT, chat_body(), x_lengthwise_estimate="1")
     assert told["metrics"]["estimate"]["expected_completion_s"]["median"] > 0
+    assert told["metrics"]["estimate"]["run_by"] is None
+    program = live.dispatcher.submitted[-1].program
+    assert program is not None
+    program.kind.off.extend([0.0] * 64)
+    program.kind.seconds = 1000.0
+    _, told = await live.post(CHAT, chat_body(), x_lengthwise_estimate="1")
+    assert told["metrics"]["estimate"]["run_by"] > told["metrics"]["estimate"]["by"]
     options: dict[str, Any] = {"stream": True, "stream_options": {"include_usage": True}}
     _, text, headers = await ask(live, CHAT, chat_body(**options), x_lengthwise_estimate="1")
     assert '"estimate":{"prompt_tokens":' in text and "x-lengthwise-place" in headers
