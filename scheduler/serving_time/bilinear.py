@@ -129,13 +129,14 @@ def fit(prefill: Sequence[Timing], decode: Sequence[Timing], copies: Sequence[Ti
     """Non-negative least squares, since an unbounded plane dips below zero for short prompts. Raises ValueError for
     too few timings.
     """
-    line: tuple[float, ...] = ()  # c1 and c0
-    if copies is not None:
-        rows, length, seconds = _columns(copies)
-        if len(set(length.tolist())) < 2:
-            raise ValueError(f"{len(copies)} timings of copies do not determine a model: two lengths are needed")
-        line = least_squares(np.stack([length, np.ones_like(length)], axis=1), seconds / rows, (RIDGE, RIDGE))
-    return fit_surfaces(_check(prefill, "prefill"), _check(decode, "decode"), line)
+    measured = _check(prefill, "prefill"), _check(decode, "decode")
+    if copies is None:
+        return fit_surfaces(*measured)
+    rows, length, seconds = _columns(copies)
+    if len(set(length.tolist())) < 2:
+        raise ValueError(f"{len(copies)} timings of copies do not determine a model: two lengths are needed")
+    line = least_squares(np.stack([length, np.ones_like(length)], axis=1), seconds / rows, (RIDGE, RIDGE))  # c1 and c0
+    return fit_surfaces(*measured, line)
 
 
 def fit_surfaces(prefill: Sequence[Timing], decode: Sequence[Timing], copies: Sequence[float] = ()) -> Bilinear:
