@@ -155,13 +155,13 @@ def spend_tokens(app: web.Application, holder: str | None, tokens: int) -> None:
 
 def check_key(keys: Keyring, headers: Mapping[str, str]) -> str:
     """Raises ApiError 401."""
-    holder = keys.holder(_read_key(headers))
+    holder = keys.holder(read_key(headers))
     if holder is None:
         raise _unauthorized(headers)
     return holder
 
 
-def _read_key(headers: Mapping[str, str]) -> str:
+def read_key(headers: Mapping[str, str]) -> str:
     """From a bearer token, basic password (browsers) or x-api-key (Anthropic's clients); empty if absent."""
     scheme, _, rest = headers.get("Authorization", "").partition(" ")
     match scheme.lower():

@@ -10,13 +10,13 @@ import aiohttp
 from aiohttp import web
 from yarl import URL
 
-from server.access import ACCESS, holder_of
+from server.access import ACCESS, holder_of, read_key
 from server.api.errors import ApiError
 from server.api.input.body import LARGE
 from server.config import Backends
 from server.gateway.backend import Backend
 from server.gateway.merged import PATHS
-from server.gateway.meta import salted
+from server.gateway.meta import find_kept, salted
 from server.http.proxy import is_broken, passed_headers
 
 SALTED = PATHS | {"/v1/responses"}  # bodies may have a `cache_salt`
@@ -24,6 +24,7 @@ SALTED = PATHS | {"/v1/responses"}  # bodies may have a `cache_salt`
 # paths with one reading
 PLAIN_PATH = re.compile(r"(/(?!\.{1,2}(/|$))[A-Za-z0-9._~!$&'()*+,:@=-]+)+")
 UNTYPED = frozenset({"application/octet-stream", "application/x-www-form-urlencoded"})  # none, and what curl -d sends
+WORDS = re.compile(r"[\s=:;,&?\"']+")  # between words of a header, of which one may be a key
 SESSION = web.AppKey("session", aiohttp.ClientSession)
 BACKENDS = web.AppKey("backends", Backends)
 
@@ -46,6 +47,12 @@ def refuse_kept(what: str) -> ApiError:
     return ApiError(403, f"{what}: {message} (or --pass-client-keys)", param=what, code="not_kept_apart")
 
 
+def refuse_references(request: web.Request, body: bytes) -> None:
+    """Raises ApiError 400 and 403; forms with files are no JSON."""
+    if are_one(request.app) and body and not body.startswith(b"--") and (name := find_kept(body)):
+        raise refuse_kept(name)
+
+
 async def ask(request: web.Request, body: bytes, backend: Backend, reused: list[bool]) -> aiohttp.ClientResponse:
     """Returns the headers; `reused` is filled where the connection was. Raises aiohttp.ClientError, and ApiError 400
     or 502."""
@@ -55,7 +62,11 @@ async def ask(request: web.Request, body: bytes, backend: Backend, reused: list[
     if backend.salts and len(app[ACCESS].keys) > 1 and path in SALTED:
         body = await read_aside(salted, body, holder_of(request))
     own = app[BACKENDS].pass_client_keys or not len(app[ACCESS].keys)
-    headers = passed_headers(request.headers, backend.key, client_keys=own)
+    secret = "" if own else read_key(request.headers)
+    if secret and secret in request.query.values():
+        raise ApiError(400, "a key in the query would reach the backend; send it as `Authorization: Bearer KEY`")
+    given = [(name, value) for name, value in request.headers.items() if not secret or secret not in WORDS.split(value)]
+    headers = passed_headers(given, backend.key, client_keys=own)
     if body.startswith(b"{") and request.content_type in UNTYPED:
         headers = [(name, value) for name, value in headers if name.lower() != "content-type"]
         headers.append(("Content-Type", "application/json"))

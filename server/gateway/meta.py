@@ -36,8 +36,16 @@ LATEST = 2**53  # milliseconds
 
 MOST_ANSWERS = 64  # to a prompt
 
-KEPT = ("file_id", "file_ids", "vector_store_ids", "container")  # fields that reference stored objects
-REFERENCE = frozenset({"id", "type", "version", "variables"})  # fields of a pure reference
+# fields that reference stored objects, and objects whose `id` does
+KEPT = frozenset(
+    {
+        *("previous_response_id", "conversation", "file_id", "file_ids", "vector_store_ids", "image_id"),
+        *("container", "container_id", "remote_block_ids"),
+    }
+)
+HOLDERS = frozenset({"prompt", "conversation", "container", "session_params", "audio", "voice"})
+REFERENCE = frozenset({"id", "type", "status"})  # fields of a pure reference
+OPAQUE = frozenset({"metadata", "parameters", "schema", "input_schema", "input_examples", "input"})  # clients' own
 
 _UNSPACED = "\u2e80-\u9fff\uac00-\ud7af\uf900-\ufaff"  # CJK characters, words of their own
 
@@ -101,14 +109,6 @@ class CallMeta(SignFields, frozen=True):
                 break
         return tuple(found[:MOST_WORDS])
 
-    def kept(self) -> str:
-        """Field that references stored objects, or empty."""
-        for name in ("previous_response_id", "conversation"):
-            if getattr(self, name) is not None:
-                return name
-        fields = ((name, getattr(self, name)) for name in (*TEXTS, "tools"))
-        return next((name for name, raw in fields if memoryview(raw) and _refers(msgspec.json.decode(raw))), "")
-
 
 def read_meta(body: bytes) -> CallMeta:
     """Raises ApiError 400 for invalid JSON."""
@@ -127,6 +127,13 @@ def refuse_unreadable() -> Iterator[None]:
         yield
     except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
         raise bad_request(f"the request's body is not a JSON object: {error}", code="invalid_json") from None
+
+
+def find_kept(body: bytes) -> str:
+    """Field that references stored objects, or empty; raises ApiError 400 for invalid JSON."""
+    with refuse_unreadable():
+        fields = msgspec.json.decode(body, type=dict[str, Any])
+        return next((name for name, one in fields.items() if name != "metadata" and _refers(name, one)), "")
 
 
 def read_deadline(meta: CallMeta, arrival: float) -> float | None:
@@ -172,15 +179,20 @@ def _texts(value: Any) -> Iterator[str]:
                     yield from _texts(value[name])
 
 
-def _refers(value: Any) -> bool:
+def _refers(name: str, value: Any) -> bool:
     match value:
         case list():
-            return any(map(_refers, value))
+            return any(_refers(name, one) for one in value)
         case dict():
-            bare = "id" in value and value.keys() <= REFERENCE
-            named = bare or any(isinstance(value.get(name), str | list) and value[name] for name in KEPT)
-            return named or any(_refers(one) for name, one in value.items() if name != "input")
-    return False
+            bare = name in HOLDERS or (name == "input" and _is_reference(value))
+            named = bare and value.get("id") is not None
+            return named or any(_refers(inner, one) for inner, one in value.items() if inner not in OPAQUE)
+    return name in KEPT and value not in (None, "")
+
+
+def _is_reference(item: dict[str, Any]) -> bool:
+    kind = item.get("type") or ("message" if "role" in item else "item_reference")
+    return kind == "item_reference" or item.keys() <= REFERENCE
 
 
 def salted(body: bytes, holder: str) -> bytes:

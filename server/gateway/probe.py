@@ -169,7 +169,7 @@ async def _page(url: str, backend: Backend, session: aiohttp.ClientSession) -> b
 
 async def _ask(url: str, backend: Backend, session: aiohttp.ClientSession) -> tuple[int, bytes]:
     """Status and body; 0 and the reason without an answer."""
-    headers = [*passed_headers({}, backend.key), ("Connection", "close")]
+    headers = [*passed_headers((), backend.key), ("Connection", "close")]
     try:
         async with session.get(url, headers=headers, timeout=PATIENCE, allow_redirects=False) as answer:
             body = bytearray()

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
-from typing import Annotated, TypeAlias, TypeVar
+from typing import Annotated, Any, TypeAlias, TypeVar
 
 import msgspec
 
 LINES = 16  # last lines searched
+LIMITED = frozenset({"length", "model_length", "max_tokens", "max_output_tokens", "model_context_window_exceeded"})
 
 T = TypeVar("T")
 Tokens: TypeAlias = Annotated[int, msgspec.Meta(ge=0)] | None
@@ -26,6 +27,28 @@ class Reply(msgspec.Struct, frozen=True):
 
     usage: TokenUsage | None = None
     response: Reply | None = None
+
+
+class Reason(msgspec.Struct, frozen=True):
+    finish_reason: Any = None
+    stop_reason: Any = None
+    reason: Any = None
+
+
+class End(msgspec.Struct, frozen=True):
+    """Of each API, whole or an event."""
+
+    choices: list[Reason] = []
+    delta: Reason | str | None = None
+    stop_reason: Any = None
+    incomplete_details: Reason | None = None
+    response: End | None = None
+
+    def words(self) -> Iterator[Any]:
+        yield self.stop_reason
+        yield from (one.finish_reason for one in self.choices)
+        yield self.delta.stop_reason if isinstance(self.delta, Reason) else None
+        yield self.incomplete_details.reason if self.incomplete_details else None
 
 
 class Item(msgspec.Struct, frozen=True):
@@ -47,6 +70,13 @@ def read_tokens(tail: bytes, *, streams: bool) -> int | None:
             if one is not None and (usage := one.usage) is not None:
                 return usage.output_tokens if usage.completion_tokens is None else usage.completion_tokens
     return None
+
+
+def read_limited(tail: bytes, *, streams: bool) -> bool | None:
+    """Whether the backend says that a limit cut the answer; None where it says no end."""
+    ends = [end for one in _replies(tail, End, streams=streams) for end in (one, one.response) if end is not None]
+    words = {word for end in ends for word in end.words() if isinstance(word, str) and word}
+    return not words.isdisjoint(LIMITED) if words else None
 
 
 def read_ids(tail: bytes, *, streams: bool) -> list[str]:

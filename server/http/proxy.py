@@ -10,7 +10,13 @@ HOPS = frozenset(
 PROXYS = frozenset({"date", "server", "x-request-id"})  # set by the proxy in answers
 
 # set by the proxy in requests
-REWRITTEN = frozenset({"host", "accept-encoding", "content-encoding", "forwarded", "x-real-ip"})
+REWRITTEN = frozenset(
+    {
+        *("host", "accept-encoding", "content-encoding", "forwarded", "forwarded-for", "x-real-ip", "x-client-ip"),
+        *("x-cluster-client-ip", "true-client-ip", "cf-connecting-ip", "remote-user", "x-remote-user"),
+        *("x-rewrite-url", "x-http-method-override", "x-http-method", "x-method-override", "http2-settings"),
+    }
+)
 
 KEYS = frozenset({"authorization", "x-api-key", "api-key"})
 
@@ -26,12 +32,14 @@ def without(headers: Iterable[tuple[str, str]], names: frozenset[str]) -> list[t
     given = [(name, value, name.lower().replace("_", "-")) for name, value in headers]
     named = {one.strip().lower() for _, value, low in given if low == "connection" for one in value.split(",")}
     left = [(name, value, low) for name, value, low in given if low not in names and low not in named]
-    return [(name, value) for name, value, low in left if not low.startswith(("proxy-", "x-forwarded-"))]
+    return [(name, value) for name, value, low in left if not low.startswith(("proxy-", "x-forwarded", "x-original-"))]
 
 
-def passed_headers(headers: Mapping[str, str], key: str | None, *, client_keys: bool = False) -> list[tuple[str, str]]:
+def passed_headers(
+    headers: Iterable[tuple[str, str]], key: str | None, *, client_keys: bool = False
+) -> list[tuple[str, str]]:
     """With the backend's key, or the client's where allowed."""
-    passed = without(headers.items(), HOPS | REWRITTEN | (KEYS if key is not None or not client_keys else frozenset()))
+    passed = without(headers, HOPS | REWRITTEN | (KEYS if key is not None or not client_keys else frozenset()))
     if key is not None:
         passed.append(("Authorization", f"Bearer {key}"))
     return [*passed, ("Accept-Encoding", "identity")]

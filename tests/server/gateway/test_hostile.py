@@ -312,6 +312,12 @@ SENT: Mapping[str, str] = {
     "Authorization": "Bearer alice",
     "x-api-key": "alice",
     "api-key": "alice",
+    "X-Goog-Api-Key": "alice",
+    "Cookie": "theme=dark; key=alice",
+    "X-Forwarded": "for=1.2.3.4",
+    "True-Client-IP": "1.2.3.4",
+    "X-Original-URL": "/admin",
+    "X-HTTP-Method-Override": "DELETE",
     "Accept-Encoding": "gzip",
 }
 OURS = {"x-forwarded-for": "127.0.0.1", "x-forwarded-proto": "http", "accept-encoding": "identity"}
@@ -344,7 +350,11 @@ async def test_no_header_of_a_connection_and_no_key_reaches_a_backend(
             assert got.pop("authorization", None) == authorization
             assert ("x-api-key" in got, "api-key" in got) == ((authorization == "Bearer alice"),) * 2
             left = {name: got[name] for name in got if name in {one.lower() for one in SENT} - {"x-api-key", "api-key"}}
+            kept = {name: left.pop(name, None) for name in ("x-goog-api-key", "cookie")}
+            assert any(kept.values()) == all(kept.values()) == (not keys or bool(settings.get("pass_client_keys")))
             assert left == OURS and got["x-kept"] == "yes"
+            own = (await raw(gate, "POST", f"{target}?a=1&key=%61lice", "Authorization: Bearer alice"))[0]
+            assert own == (200 if kept["cookie"] else 400)
         assert (await raw(gate, "POST", CHAT, *lines[-3:], "Authorization: Bearer alice", "X-A: \xe9"))[0] == 400
         hostile.kind = answer(EVENTS, b"Connection: X-Hop", b"X-Hop: 1", b"Proxy-Authenticate: Basic", b"Trailer: x")
         for target in (CHAT, "/v1/embeddings"):
@@ -386,12 +396,23 @@ BODIES: Mapping[str, dict[str, Any]] = {
     "a prompt": {"prompt": {"id": "pmpt_1", "version": "2"}},
     "a file's search": {"tools": [{"type": "file_search", "vector_store_ids": ["vs_1"]}]},
     "a container": {"tools": [{"type": "code_interpreter", "container": "cntr_1"}]},
+    "a container of messages": {"container": {"id": "cntr_1", "skills": []}},
+    "a container's shell": {"tools": [{"type": "shell", "environment": {"container_id": "cntr_1"}}]},
+    "a prompt with more": {"prompt": {"id": "pmpt_1", "cache_control": {}}},
+    "an item with more": {"input": [{"type": "item_reference", "id": "msg_1", "x": 1}]},
+    "an item of null": {"input": [{"id": "msg_1", "status": None}]},
+    "a file by number": {"input": [{"role": "user", "content": [{"type": "input_file", "file_id": 7}]}]},
+    "a search at the top": {"tool_resources": {"file_search": {"vector_store_ids": ["vs_1"]}}},
+    "blocks of a KV cache": {"kv_transfer_params": {"remote_block_ids": [1]}},
+    "a spoken answer": {"messages": [{"role": "assistant", "audio": {"id": "audio_1", "x": 1}}]},
 }
 HARMLESS: tuple[dict[str, Any], ...] = (
     {"previous_response_id": None, "input": [{"type": "message", "role": "user", "id": "m", "content": "file_id"}]},
     {"messages": [{"role": "assistant", "content": [{"type": "tool_use", "id": "t", "input": {"file_id": "f"}}]}]},
     {"tools": [{"type": "function", "function": {"parameters": {"properties": {"file_id": {"type": "string"}}}}}]},
     {"messages": [{"role": "assistant", "tool_calls": [{"id": "c", "function": {"arguments": '{"file_id": "f"}'}}]}]},
+    {"tools": [{"type": "function", "function": {"parameters": {"properties": {"id": {"type": "string"}}}}}]},
+    {"metadata": {"id": "a", "file_id": "f"}, "tools": [{"name": "f", "input_examples": [{"id": "a"}]}]},
 )
 KEPT: tuple[str, ...] = (
     "GET /v1/files",
@@ -413,6 +434,8 @@ async def test_what_a_backend_keeps_is_kept_apart_or_refused() -> None:
                 asked = spelling.encode()
                 status, told = await raw(gate, "POST", "/v1/responses", "Authorization: Bearer bob", body=asked)
                 assert (status, b"not_kept_apart" in told) == (403, True), kind
+            for path in ("/v1/images/edits", "/v1/embeddings", "/v1/messages/count_tokens", "/v1/unknown"):
+                assert (await raw(gate, "POST", path, "Authorization: Bearer bob", body=asked))[0] == 403, (path, kind)
         for line in KEPT:
             assert (await raw(gate, *line.split(), "Authorization: Bearer bob"))[0] == 403, line
         assert hostile.heads == []

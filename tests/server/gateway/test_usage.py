@@ -8,7 +8,7 @@ import pytest
 from engine.messages import RowUpdate
 from scheduler.stream import join_updates
 from server.gateway.merged import LINE, MOST, StreamAggregator
-from server.gateway.usage import read_ids, read_tokens
+from server.gateway.usage import read_ids, read_limited, read_tokens
 
 
 def lines(*events: Any) -> bytes:
@@ -48,6 +48,24 @@ USAGE = {"completion_tokens": 5, "prompt_tokens": 7}
 def test_tokens_are_read_from_the_answers_own_place(tail: bytes, streams: bool, tokens: int | None) -> None:
     """A body that a backend repeated in its refusal chose the number: one of 150,000,000 took 1.2 GB."""
     assert read_tokens(tail, streams=streams) == tokens
+
+
+@pytest.mark.parametrize(
+    ("tail", "streams", "limited"),
+    [
+        (lines({"choices": [{"finish_reason": "length", "delta": {}}]}, {"choices": [], "usage": USAGE}), True, True),
+        (lines({"choices": [{"finish_reason": "stop", "stop_reason": 7}]}), True, False),
+        (json.dumps({"choices": [{"finish_reason": "stop"}, {"finish_reason": "length"}]}).encode(), False, True),
+        (lines({"delta": {"stop_reason": "max_tokens"}}, {"type": "message_stop"}), True, True),
+        (b'{"stop_reason": "end_turn"}', False, False),
+        (lines({"type": "x", "response": {"incomplete_details": {"reason": "max_output_tokens"}}}), True, True),
+        (lines({"type": "response.output_text.delta", "delta": "length"}), True, None),
+        (b'{"choices": [{"finish_reason": ["length"]}]}', False, None),
+        (b'{"choices": 1}', False, None),
+    ],
+)
+def test_a_backends_own_word_says_whether_a_limit_cut(tail: bytes, streams: bool, limited: bool | None) -> None:
+    assert read_limited(tail, streams=streams) is limited
 
 
 def test_tokens_without_ids_are_a_number() -> None:
