@@ -24,7 +24,7 @@ SALTED = PATHS | {"/v1/responses"}  # bodies may have a `cache_salt`
 # paths with one reading
 PLAIN_PATH = re.compile(r"(/(?!\.{1,2}(/|$))[A-Za-z0-9._~!$&'()*+,:@=-]+)+")
 UNTYPED = frozenset({"application/octet-stream", "application/x-www-form-urlencoded"})  # none, and what curl -d sends
-WORDS = re.compile(r"[\s=:;,&?\"']+")  # between words of a header, of which one may be a key
+WORDS = re.compile(r"[\s=:;,&?\"']+")  # between words of a header
 SESSION = web.AppKey("session", aiohttp.ClientSession)
 BACKENDS = web.AppKey("backends", Backends)
 

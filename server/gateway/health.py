@@ -3,7 +3,7 @@
 import time
 from dataclasses import dataclass
 
-REFUSED = frozenset({429, 503})  # statuses of a call that was not begun
+REFUSED = frozenset({429, 503, 529})  # statuses of a call that was not begun
 FAULTS = REFUSED | {502, 504}
 EJECTED = 3  # errors in a row from which on a 500 is the backend's fault too
 REST, LONGEST = 1.0, 30.0  # seconds of the first rest, each next one is twice as long, and most of one

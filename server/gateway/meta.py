@@ -37,12 +37,8 @@ LATEST = 2**53  # milliseconds
 MOST_ANSWERS = 64  # to a prompt
 
 # fields that reference stored objects, and objects whose `id` does
-KEPT = frozenset(
-    {
-        *("previous_response_id", "conversation", "file_id", "file_ids", "vector_store_ids", "image_id"),
-        *("container", "container_id", "remote_block_ids"),
-    }
-)
+KEPT = ("previous_response_id", "conversation", "file_id", "file_ids", "vector_store_ids", "image_id")
+KEPT += ("container", "container_id", "remote_block_ids")
 HOLDERS = frozenset({"prompt", "conversation", "container", "session_params", "audio", "voice"})
 REFERENCE = frozenset({"id", "type", "status"})  # fields of a pure reference
 OPAQUE = frozenset({"metadata", "parameters", "schema", "input_schema", "input_examples", "input"})  # clients' own
@@ -184,15 +180,12 @@ def _refers(name: str, value: Any) -> bool:
         case list():
             return any(_refers(name, one) for one in value)
         case dict():
-            bare = name in HOLDERS or (name == "input" and _is_reference(value))
-            named = bare and value.get("id") is not None
-            return named or any(_refers(inner, one) for inner, one in value.items() if inner not in OPAQUE)
+            kind = value.get("type") or ("message" if "role" in value else "item_reference")
+            item = name == "input" and (kind == "item_reference" or value.keys() <= REFERENCE)
+            if value.get("id") is not None and (item or name in HOLDERS):
+                return True
+            return any(_refers(inner, one) for inner, one in value.items() if inner not in OPAQUE)
     return name in KEPT and value not in (None, "")
-
-
-def _is_reference(item: dict[str, Any]) -> bool:
-    kind = item.get("type") or ("message" if "role" in item else "item_reference")
-    return kind == "item_reference" or item.keys() <= REFERENCE
 
 
 def salted(body: bytes, holder: str) -> bytes:

@@ -20,7 +20,7 @@ from server.gateway.backend import Backend
 from server.gateway.events import brings
 from server.gateway.merged import StreamAggregator
 from server.gateway.passage import ProxiedCall
-from server.gateway.usage import read_ids, read_limited, read_tokens
+from server.gateway.usage import LIMITED, read_ends, read_ids, read_tokens
 from server.http.proxy import replied_headers, without
 
 PIECES = 64  # last pieces searched for usage
@@ -180,8 +180,10 @@ class _Relay:
         if self.request.path == "/v1/responses" and (program := self.passage.record.program) is not None:
             ids = read_ids(tail, streams=self.streams)
             self.request.app[PROGRAMS].mark(self.passage.record.client, program, ids)
-        said = read_limited(tail, streams=self.streams)
-        limited = made >= request.sampling.max_tokens if said is None else said
+        said = read_ends(tail, streams=self.streams)
+        if error is None and not said.isdisjoint(("error", "abort")):
+            error = "the backend tells of an error"
+        limited = not said.isdisjoint(LIMITED) if said else made >= request.sampling.max_tokens
         self.backend.end(request.row_id, max(0, made - self.told), error, limited=limited)
 
 

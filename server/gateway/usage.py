@@ -41,14 +41,14 @@ class End(msgspec.Struct, frozen=True):
     choices: list[Reason] = []
     delta: Reason | str | None = None
     stop_reason: Any = None
+    error: Any = None
     incomplete_details: Reason | None = None
     response: End | None = None
 
     def words(self) -> Iterator[Any]:
-        yield self.stop_reason
         yield from (one.finish_reason for one in self.choices)
-        yield self.delta.stop_reason if isinstance(self.delta, Reason) else None
-        yield self.incomplete_details.reason if self.incomplete_details else None
+        yield from (getattr(one, "stop_reason", None) for one in (self, self.delta))
+        yield "error" if self.error else getattr(self.incomplete_details, "reason", None)
 
 
 class Item(msgspec.Struct, frozen=True):
@@ -72,11 +72,10 @@ def read_tokens(tail: bytes, *, streams: bool) -> int | None:
     return None
 
 
-def read_limited(tail: bytes, *, streams: bool) -> bool | None:
-    """Whether the backend says that a limit cut the answer; None where it says no end."""
+def read_ends(tail: bytes, *, streams: bool) -> set[str]:
+    """The backend's words for why the answer ended; empty where it says none."""
     ends = [end for one in _replies(tail, End, streams=streams) for end in (one, one.response) if end is not None]
-    words = {word for end in ends for word in end.words() if isinstance(word, str) and word}
-    return not words.isdisjoint(LIMITED) if words else None
+    return {word for end in ends for word in end.words() if isinstance(word, str) and word}
 
 
 def read_ids(tail: bytes, *, streams: bool) -> list[str]:

@@ -8,7 +8,7 @@ import pytest
 from engine.messages import RowUpdate
 from scheduler.stream import join_updates
 from server.gateway.merged import LINE, MOST, StreamAggregator
-from server.gateway.usage import read_ids, read_limited, read_tokens
+from server.gateway.usage import read_ends, read_ids, read_tokens
 
 
 def lines(*events: Any) -> bytes:
@@ -51,21 +51,22 @@ def test_tokens_are_read_from_the_answers_own_place(tail: bytes, streams: bool, 
 
 
 @pytest.mark.parametrize(
-    ("tail", "streams", "limited"),
+    ("tail", "streams", "said"),
     [
-        (lines({"choices": [{"finish_reason": "length", "delta": {}}]}, {"choices": [], "usage": USAGE}), True, True),
-        (lines({"choices": [{"finish_reason": "stop", "stop_reason": 7}]}), True, False),
-        (json.dumps({"choices": [{"finish_reason": "stop"}, {"finish_reason": "length"}]}).encode(), False, True),
-        (lines({"delta": {"stop_reason": "max_tokens"}}, {"type": "message_stop"}), True, True),
-        (b'{"stop_reason": "end_turn"}', False, False),
-        (lines({"type": "x", "response": {"incomplete_details": {"reason": "max_output_tokens"}}}), True, True),
-        (lines({"type": "response.output_text.delta", "delta": "length"}), True, None),
-        (b'{"choices": [{"finish_reason": ["length"]}]}', False, None),
-        (b'{"choices": 1}', False, None),
+        (lines({"choices": [{"finish_reason": "length", "delta": {}}]}, {"usage": USAGE}), True, {"length"}),
+        (lines({"choices": [{"finish_reason": "stop", "stop_reason": "length"}]}), True, {"stop"}),
+        (b'{"choices": [{"finish_reason": "stop"}, {"finish_reason": "length"}]}', False, {"stop", "length"}),
+        (lines({"delta": {"stop_reason": "max_tokens"}}, {"type": "message_stop"}), True, {"max_tokens"}),
+        (b'{"stop_reason": "end_turn", "error": null}', False, {"end_turn"}),
+        (lines({"response": {"incomplete_details": {"reason": "max_output_tokens"}}}), True, {"max_output_tokens"}),
+        (lines({"response": {"error": {"message": "x"}}}), True, {"error"}),
+        (lines({"delta": "length"}), True, set()),
+        (b'{"choices": [{"finish_reason": ["length"]}]}', False, set()),
+        (b'{"choices": 1}', False, set()),
     ],
 )
-def test_a_backends_own_word_says_whether_a_limit_cut(tail: bytes, streams: bool, limited: bool | None) -> None:
-    assert read_limited(tail, streams=streams) is limited
+def test_a_backends_own_words_say_why_an_answer_ended(tail: bytes, streams: bool, said: set[str]) -> None:
+    assert read_ends(tail, streams=streams) == said
 
 
 def test_tokens_without_ids_are_a_number() -> None:
