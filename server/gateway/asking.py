@@ -54,8 +54,8 @@ def refuse_references(request: web.Request, body: bytes) -> None:
 
 
 async def ask(request: web.Request, body: bytes, backend: Backend, reused: list[bool]) -> aiohttp.ClientResponse:
-    """Returns the headers; `reused` is filled where the connection was. Raises aiohttp.ClientError, and ApiError 400
-    or 502."""
+    """Returns the headers; `reused` is filled where the connection was. Raises aiohttp.ClientError, and ApiError
+    400."""
     app, path, query = request.app, plain_path(request), request.rel_url.raw_query_string
     if is_broken(request.headers):
         raise ApiError(400, "headers may hold no control characters, and nothing but UTF-8")
@@ -83,7 +83,7 @@ async def ask(request: web.Request, body: bytes, backend: Backend, reused: list[
     else:
         return answer
     answer.close()
-    raise ApiError(502, f"the backend {fault}", code="backend_failed")
+    raise aiohttp.ClientPayloadError(fault)
 
 
 def plain_path(request: web.Request) -> str:

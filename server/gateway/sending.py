@@ -3,6 +3,7 @@ the answer's first byte.
 """
 
 import asyncio
+import re
 
 import aiohttp
 from aiohttp import web
@@ -21,6 +22,8 @@ PAUSE = 0.25  # seconds before the first retry where there is no other backend
 FIRST_ANSWER = 30.0  # seconds to wait while no backend has ever answered
 
 UNFETCHED = b'"model_not_fetched"'  # until somebody fetches it
+
+ERROR_FIRST = re.compile(rb'(?:event: ?error\r?\n)?data: ?\{"(?:error": ?[^n]|type": ?"error")')  # in a stream
 
 UNSENT = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError)
 
@@ -87,6 +90,8 @@ def _is_tried_again(
 ) -> bool:
     """Whether the backend is at fault and the call goes on."""
     status, settings = answer.status, request.app[BACKENDS]
+    if status == 200 and ERROR_FIRST.match(piece):
+        status = 500
     lasts = (status == 429 and settings.pass_client_keys) or (status == 503 and UNFETCHED in piece)
     if lasts or not backend.health.note(status):
         return False  # that key's own quota, a missing model, or the call's own fault
