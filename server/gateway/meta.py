@@ -37,8 +37,8 @@ LATEST = 2**53  # milliseconds
 MOST_ANSWERS = 64  # to a prompt
 
 # fields that reference stored objects, and objects whose `id` does
-KEPT = ("previous_response_id", "conversation", "file_id", "file_ids", "vector_store_ids", "image_id")
-KEPT += ("container", "container_id", "remote_block_ids")
+KEPT: tuple[str, ...] = ("previous_response_id", "conversation", "file_id", "file_ids", "vector_store_ids")
+KEPT += ("image_id", "container", "container_id", "remote_block_ids")
 HOLDERS = frozenset({"prompt", "conversation", "container", "session_params", "audio", "voice"})
 REFERENCE = frozenset({"id", "type", "status"})  # fields of a pure reference
 OPAQUE = frozenset({"metadata", "parameters", "schema", "input_schema", "input_examples", "input"})  # clients' own

@@ -181,9 +181,8 @@ class _Relay:
             ids = read_ids(tail, streams=self.streams)
             self.request.app[PROGRAMS].mark(self.passage.record.client, program, ids)
         said = read_ends(tail, streams=self.streams)
-        if error is None and not said.isdisjoint(("error", "abort")):
-            error = "the backend tells of an error"
-        limited = not said.isdisjoint(LIMITED) if said else made >= request.sampling.max_tokens
+        error = error or ("the backend tells of an error" if said & {"error", "abort"} else None)
+        limited = bool(said & LIMITED) if said else made >= request.sampling.max_tokens
         self.backend.end(request.row_id, max(0, made - self.told), error, limited=limited)
 
 

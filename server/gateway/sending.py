@@ -89,9 +89,8 @@ def _is_tried_again(
     left: int,
 ) -> bool:
     """Whether the backend is at fault and the call goes on."""
-    status, settings = answer.status, request.app[BACKENDS]
-    if status == 200 and ERROR_FIRST.match(piece):
-        status = 500
+    settings = request.app[BACKENDS]
+    status = 500 if answer.status == 200 and ERROR_FIRST.match(piece) else answer.status
     lasts = (status == 429 and settings.pass_client_keys) or (status == 503 and UNFETCHED in piece)
     if lasts or not backend.health.note(status):
         return False  # that key's own quota, a missing model, or the call's own fault
@@ -120,10 +119,11 @@ async def send_at_once(request: web.Request, body: bytes) -> web.StreamResponse:
         assert isinstance(worker.port, Backend)
         left = 0 if request.app[BACKENDS].no_retry else left
         try:
-            answer = await _ask(request, body, worker.port, repeats)
+            async with asyncio.timeout(request.app[BACKENDS].first_byte_timeout or None):
+                answer = await _ask(request, body, worker.port, repeats)
         except UNSENT:
             continue
-        except aiohttp.ClientError:
+        except (aiohttp.ClientError, TimeoutError):
             if left and repeats:
                 continue
             raise ApiError(502, "the backend broke off", code="backend_failed") from None

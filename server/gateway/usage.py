@@ -29,26 +29,21 @@ class Reply(msgspec.Struct, frozen=True):
     response: Reply | None = None
 
 
-class Reason(msgspec.Struct, frozen=True):
-    finish_reason: Any = None
-    stop_reason: Any = None
-    reason: Any = None
-
-
 class End(msgspec.Struct, frozen=True):
     """Of each API, whole or an event."""
 
-    choices: list[Reason] = []
-    delta: Reason | str | None = None
+    choices: list[dict[str, Any]] = []
+    delta: Any = None
     stop_reason: Any = None
     error: Any = None
-    incomplete_details: Reason | None = None
+    incomplete_details: Any = None
     response: End | None = None
 
     def words(self) -> Iterator[Any]:
-        yield from (one.finish_reason for one in self.choices)
-        yield from (getattr(one, "stop_reason", None) for one in (self, self.delta))
-        yield "error" if self.error else getattr(self.incomplete_details, "reason", None)
+        yield from (one.get("finish_reason") for one in self.choices)
+        yield from (self.stop_reason, "error" if self.error else None)
+        for one, name in ((self.delta, "stop_reason"), (self.incomplete_details, "reason")):
+            yield one.get(name) if isinstance(one, dict) else None
 
 
 class Item(msgspec.Struct, frozen=True):

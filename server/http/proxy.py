@@ -10,14 +10,11 @@ HOPS = frozenset(
 PROXYS = frozenset({"date", "server", "x-request-id"})  # set by the proxy in answers
 
 # set by the proxy in requests
-REWRITTEN = frozenset(
-    {
-        *("host", "accept-encoding", "content-encoding", "forwarded", "forwarded-for", "x-real-ip", "x-client-ip"),
-        *("x-cluster-client-ip", "true-client-ip", "cf-connecting-ip", "remote-user", "x-remote-user"),
-        *("x-rewrite-url", "x-http-method-override", "x-http-method", "x-method-override", "http2-settings"),
-    }
-)
+REWRITTEN = frozenset({"host", "accept-encoding", "content-encoding", "x-rewrite-url", "x-method-override"})
+REWRITTEN |= {"x-real-ip", "x-client-ip", "x-cluster-client-ip", "true-client-ip", "cf-connecting-ip"}
+REWRITTEN |= {"remote-user", "x-remote-user", "http2-settings"}
 
+PREFIXES = ("proxy-", "forwarded", "x-forwarded", "x-original-", "x-http-method")
 KEYS = frozenset({"authorization", "x-api-key", "api-key"})
 
 BROKEN = re.compile("[\x00-\x08\x0a-\x1f\x7f\ud800-\udfff]")  # control characters, and invalid UTF-8
@@ -32,7 +29,7 @@ def without(headers: Iterable[tuple[str, str]], names: frozenset[str]) -> list[t
     given = [(name, value, name.lower().replace("_", "-")) for name, value in headers]
     named = {one.strip().lower() for _, value, low in given if low == "connection" for one in value.split(",")}
     left = [(name, value, low) for name, value, low in given if low not in names and low not in named]
-    return [(name, value) for name, value, low in left if not low.startswith(("proxy-", "x-forwarded", "x-original-"))]
+    return [(name, value) for name, value, low in left if not low.startswith(PREFIXES)]
 
 
 def passed_headers(

@@ -105,6 +105,14 @@ async def test_a_backend_that_fails_before_a_byte_loses_no_calls(failure: str, s
 
 
 @pytest.mark.usefixtures("quick")
+async def test_a_list_of_models_comes_from_another_backend_where_one_stalls() -> None:
+    faulty, good = Faulty(b""), Hostile(plain(b'{"whole": 1}'))
+    async with faulty.listening() as bad, good.listening() as url, gateway(bad, url, first_byte_timeout=0.4) as gate:
+        faulty.stalls = faulty.gone = True
+        async with asyncio.timeout(8):
+            assert await gate.get("/v1/models/x") == {"whole": 1}
+
+
 async def test_a_stream_that_stalls_ends_with_an_error_and_a_whole_answer_goes_elsewhere() -> None:
     faulty, good = Faulty(HEAD + b"Transfer-Encoding: chunked\r\n\r\n%x\r\n%b\r\n" % (len(TOKEN), TOKEN)), Hostile()
     faulty.stalls = True
