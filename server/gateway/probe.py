@@ -110,7 +110,8 @@ def _reason(status: int, body: bytes) -> str:
 
 def _names(models: bytes) -> frozenset[str]:
     with suppress(*FOREIGN):
-        return frozenset(str(one["id"])[:MOST_NAME] for one in orjson.loads(models)["data"])
+        ids = (str(one["id"])[:MOST_NAME] for one in orjson.loads(models)["data"])
+        return frozenset("".join(filter(str.isprintable, one)) for one in ids)
     return frozenset()
 
 
