@@ -78,7 +78,7 @@ async def test_a_chat_calls_few_functions_until_it_is_in_the_queue_and_for_each_
         async with open_service(config) as service, listen(service, port), ClientSession(url) as client:
             for _ in range(8):
                 await stream(client)
-            while len(first) < 5 and len(walks) < 200:
+            while len(first) < 20 and len(walks) < 200:
                 walks.append(await walk(client))
                 first += [span for span in split_at_steps(walks[-1])[:1] if SENT in span]
     # Timers call in between, so the least of each figure counts.
