@@ -6,37 +6,36 @@ from typing import Any
 
 import orjson
 
-EMPTY = frozenset(
-    {
-        *("response.created", "response.queued", "response.in_progress", "response.output_item.added"),
-        *("response.content_part.added", "response.reasoning_summary_part.added"),
-        *("message_start", "content_block_start", "ping", "keepalive"),
-    }
-)
+EMPTY = frozenset({"message_start", "content_block_start", "ping", "keepalive"})
+BEFORE = (".created", ".queued", ".in_progress", ".added")  # ends of types
 
 
 def brings(line: bytes) -> bool:
     """Text, reasoning, arguments or an end."""
-    if not line.startswith(b"data:"):
+    if not line.startswith(b"data:") or not (data := line[5:].strip()):
         return False
     try:
-        event = orjson.loads(line[5:])
+        event = orjson.loads(data)
     except ValueError:  # such as [DONE]
         return True
     match event:
+        case {"error": error} if error:
+            return True
+        case {"type": str(), "delta": _}:
+            return _has_content(event)
         case {"type": str(kind)}:
-            return kind not in EMPTY
-        case {"choices": list(choices)} if not event.get("error"):
+            return kind not in EMPTY and not kind.endswith(BEFORE)
+        case {"choices": list(choices)}:
             return any(map(_has_content, choices))
-    return True
+    return not isinstance(event, dict)
 
 
 def _has_content(choice: Any) -> bool:
     match choice:
         case {"finish_reason": reason} if reason:
             return True
-        case {"text": text}:
+        case {"text": str(text)} | {"delta": str(text)}:
             return bool(text)
         case {"delta": dict(delta)}:
-            return any(value for name, value in delta.items() if name != "role")
+            return any(value for name, value in delta.items() if name not in ("role", "type"))
     return False

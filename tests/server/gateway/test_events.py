@@ -23,6 +23,13 @@ EMPTY: tuple[Any, ...] = (
     {"type": "message_start", "message": {"content": []}},
     {"type": "content_block_start", "content_block": {"type": "text", "text": ""}},
     {"type": "ping"},
+    {"type": "response.reasoning_part.added", "part": {"text": ""}},
+    {"type": "response.web_search_call.in_progress"},
+    {"type": "response.output_text.delta", "delta": ""},
+    {"type": "content_block_delta", "delta": {"type": "thinking_delta", "thinking": ""}},
+    {"object": "chat.completion.chunk", "choices": None},
+    {"choices": [{"delta": None}, None]},
+    {},
 )
 FULL: tuple[Any, ...] = (
     {"choices": [{"delta": {"content": "a"}}]},
@@ -32,6 +39,7 @@ FULL: tuple[Any, ...] = (
     {"choices": [{"text": "a"}]},
     {"type": "response.output_text.delta", "delta": "a"},
     {"type": "content_block_delta", "delta": {"text": "a"}},
+    {"type": "message_delta", "delta": {"stop_reason": "end_turn"}},
     {"type": "response.completed"},
     {"type": "error"},
     {"error": {"message": "no"}},
@@ -45,8 +53,8 @@ def test_events_without_content_begin_no_answer(events: tuple[Any, ...], full: b
 
 
 def test_comments_and_names_bring_nothing_and_an_end_does() -> None:
-    lines = (b": keepalive 1/1", b"event: response.created", b"", b"data: [DONE]")
-    assert [*map(brings, lines)] == [False, False, False, True]
+    lines = (b": keepalive 1/1", b"event: response.created", b"", b"data:", b"data: \r", b"data: [DONE]")
+    assert [*map(brings, lines)] == [False] * 5 + [True]
 
 
 @dataclass(eq=False)
