@@ -143,7 +143,8 @@ class OnlineForest:
 
     def add(self, row: ServedRow) -> None:
         scope = self._remember(row)
-        if scope.new >= scope.due and self._idle.is_set() and self._clock.now() >= self._rests_until:
+        enough = scope.new >= scope.due and len(scope.rows) >= FEWEST
+        if enough and self._idle.is_set() and self._clock.now() >= self._rests_until:
             self._begin([scope])
 
     def _remember(self, row: ServedRow) -> _Scope:
