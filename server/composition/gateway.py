@@ -2,11 +2,12 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager, closing
+from contextlib import AsyncExitStack, asynccontextmanager, closing, suppress
 from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
+from urllib.parse import urlsplit
 
 import aiohttp
 
@@ -98,13 +99,21 @@ def check_backends(config: GatewayConfig) -> None:
     if any(keys_of(config)) and config.pass_client_keys:
         raise UserError("--pass-client-keys: backends that have a key of their own are sent no other")
     for url in config.urls:
-        if not url.startswith(("http://", "https://")):
-            raise UserError(f"--backend {url}: is no http:// or https:// URL")
+        if not _is_base(url):
+            raise UserError(f"--backend {url}: is no http:// or https:// URL of host, port and path (keys: URL=FILE)")
     strategy = STRATEGIES[config.strategy]
     if strategy.refill.closed or strategy.preemption != "none":
         raise UserError(f"--strategy {config.strategy} pauses requests or closes batches, which no backend can do")
     if strategy.length == "oracle":
         raise UserError(f"--strategy {config.strategy} wants true lengths, which no backend tells")
+
+
+def _is_base(url: str) -> bool:
+    with suppress(ValueError):
+        one = urlsplit(url)
+        named = one.scheme in {"http", "https"} and bool(one.hostname) and one.port != 0
+        return named and not ("@" in one.netloc or one.query or one.fragment)
+    return False
 
 
 def keys_of(config: GatewayConfig) -> list[str | None]:

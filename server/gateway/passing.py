@@ -165,12 +165,15 @@ def _open_passage(app: web.Application, record: Record, queued: Request) -> Iter
 
 
 async def pass_other(request: web.Request) -> web.StreamResponse:
-    """For stored objects and unknown paths; raises ApiError 400, 403, 404 or 503."""
+    """For stored objects and unknown paths; raises ApiError 400, 403, 404, 405 or 503."""
     path, settings = plain_path(request), request.app[BACKENDS]
     first = path.split("/")[2]
     if first in KEEPING | MINGLED and are_one(request.app):
         raise refuse_kept(path)
     if first not in KEEPING and not settings.pass_unknown:
+        for known in request.app.router.resources():
+            if known.canonical == path:
+                raise web.HTTPMethodNotAllowed(request.method, [route.method for route in known])
         raise ApiError(404, f"{path} is none of the paths that are passed on (GET / lists them; --pass-unknown)")
     return await pass_through(request)
 

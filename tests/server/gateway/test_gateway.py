@@ -239,6 +239,14 @@ async def test_a_deadline_ends_a_call_that_waits() -> None:
         assert await first == (200, WHOLE)
 
 
+async def test_another_method_is_told_which_ones_there_are() -> None:
+    """GET /v1/estimate was said to be no path of the gateway."""
+    async with gateway(Backend()) as gate:
+        for path, allowed in (("estimate", "POST"), ("embeddings", "POST"), ("chat/completions", "POST")):
+            async with gate.client.get(f"/v1/{path}") as answer:
+                assert (answer.status, answer.headers["Allow"]) == (405, allowed)
+
+
 async def test_a_call_can_be_cancelled_by_its_id() -> None:
     backend = Backend(slots=1)
     async with gateway(backend, slots=1) as gate:
@@ -303,7 +311,10 @@ async def test_what_ends_the_gateway_ends_its_calls() -> None:
     ("settings", "said"),
     [
         ({}, "--backend"),
-        ({"backend": ("localhost:1",)}, "no http"),
+        *(
+            ({"backend": (f"{one}/v1",)}, "no http")
+            for one in ("localhost:1", "http://h:99999", "http://u:p@h", "http://")
+        ),
         ({"backend": ("http://a/v1=/no/such/file",)}, "http://a/v1=/no/such/file cannot be read"),
         ({"backend": ("http://a/v1",), "backend_api_key": "k", "pass_client_keys": True}, "--pass-client-keys"),
         ({"backend": ("http://a/v1",), "strategy": "srpt"}, "pauses requests or closes batches"),
