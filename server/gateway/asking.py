@@ -47,9 +47,13 @@ def refuse_kept(what: str) -> ApiError:
     return ApiError(403, f"{what}: {message} (or --pass-client-keys)", param=what, code="not_kept_apart")
 
 
+def is_form(body: bytes) -> bool:
+    return not body or body.startswith(b"--")
+
+
 def refuse_references(request: web.Request, body: bytes) -> None:
     """Raises ApiError 400 and 403; forms with files are no JSON."""
-    if are_one(request.app) and body and not body.startswith(b"--") and (name := find_kept(body)):
+    if are_one(request.app) and not is_form(body) and (name := find_kept(body)):
         raise refuse_kept(name)
 
 

@@ -27,7 +27,7 @@ from server.api.output.reply import SHORT_FORM, expectation_of, headers_of, json
 from server.api.register import CALL, REGISTER, Record
 from server.api.served_model import DISPATCHER, LENGTHS
 from server.api.ticket import TICKET, check_tokens, submit
-from server.gateway.asking import BACKENDS, are_one, plain_path, read_aside, refuse_kept, refuse_references
+from server.gateway.asking import BACKENDS, are_one, is_form, plain_path, read_aside, refuse_kept, refuse_references
 from server.gateway.backend import ROOM
 from server.gateway.merged import as_stream
 from server.gateway.meta import (
@@ -119,14 +119,19 @@ def _query(record: Record, meta: CallMeta, words: tuple[int, ...]) -> tuple[Leng
 
 def _read(body: bytes, request: web.Request) -> tuple[CallMeta, tuple[int, ...], Signs, bytes | None]:
     """With words, and the body as a stream. Raises ApiError 400, and 403 for what keys must not share."""
-    refuse_references(request, body)
+    _check(body, request)
     if request[OPERATION].rationed:
         return CallMeta(max_tokens=1, prompt=Raw(body)), (), Signs(), None
-    if len(body) >= LARGE:
-        check_parts(body)
     meta = read_meta(body)
     with refuse_unreadable():
         return meta, meta.words(), read_signs(body, request.headers, meta), as_stream(request.path, meta, body)
+
+
+def _check(body: bytes, request: web.Request) -> None:
+    """Raises ApiError 400 and 403."""
+    if len(body) >= LARGE and not is_form(body):
+        check_parts(body)
+    refuse_references(request, body)
 
 
 def _record(request: web.Request, meta: CallMeta) -> Record:
@@ -188,5 +193,5 @@ async def pass_through(request: web.Request) -> web.StreamResponse:
     async with hold_body(request) as body:
         if TICKET in request:
             request[TICKET].spend(min(len(body) // BYTES_PER_TOKEN, MOST_PROMPT))
-        await read_aside(lambda body: refuse_references(request, body), body)
+        await read_aside(_check, body, request)
         return await send_at_once(request, body)
