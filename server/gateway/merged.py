@@ -90,7 +90,7 @@ class StreamAggregator:
             for choice in choices:
                 if "delta" in choice:
                     choice["message"] = message = _message(choice.pop("delta"))
-                    cut = choice["finish_reason"] != "tool_calls"
+                    cut = choice["finish_reason"] in ("length", "content_filter")
                     self.doubtful |= not all(_is_call(one, cut=cut) for one in message.get("tool_calls") or ())
             if self.doubtful:
                 return None
@@ -132,6 +132,8 @@ def _grow(own: dict[str, Any], more: dict[str, Any]) -> None:
             old += value
         elif value is not None and value != "":
             if name not in GROWING:
+                if isinstance(old, str) and old != value and not name.endswith("reason"):
+                    raise ValueError(f"{name} comes in pieces, or changes")
                 own[name] = value
             elif isinstance(old, GrowingText):
                 old.append(value)

@@ -224,6 +224,7 @@ def tool(index: int | None, name: str | None, arguments: str) -> dict[str, Any]:
         ([tool(0, None, "{}")], None),  # without an id
         ([tool(0, "a", "{}"), tool(0, None, "{}")], None),  # two in one
         ([tool(0, "a", "")], None),
+        ([tool(0, "a", "{}"), {"index": 0, "function": {"name": "g", "arguments": ""}}], None),  # a name in pieces
     ],
 )
 def test_calls_are_known_by_their_ids_or_not(calls: list[dict[str, Any]], found: list[tuple[str, str]] | None) -> None:
@@ -237,5 +238,7 @@ def test_calls_are_known_by_their_ids_or_not(calls: list[dict[str, Any]], found:
 
 
 def test_a_call_that_was_cut_off_is_passed_on_as_it_is() -> None:
-    answer = merged(event(delta(tool_calls=[tool(0, "a", "{")])), event(delta(reason="length")), event(usage=USAGE))
+    begun = event(delta(tool_calls=[tool(0, "a", "{")]))
+    assert merged(begun, event(delta(reason="stop")), event(usage=USAGE)) is None
+    answer = merged(begun, event(delta(reason="length")), event(usage=USAGE))
     assert answer["choices"][0]["message"]["tool_calls"][0]["function"]["arguments"] == "{"
