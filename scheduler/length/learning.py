@@ -17,8 +17,8 @@ from scheduler.journal.file import ANSWERED, CUT, RequestEntry
 from scheduler.learner import Learner, Lesson
 from scheduler.length.forest import Examples, Forest
 from scheduler.length.holders import HolderStore, holder_of
+from scheduler.length.survival import ROUNDING, survival
 from scheduler.serving_time.bilinear import rmse
-from scheduler.survival import ROUNDING, survival
 
 Lengths = NDArray[np.float32]
 Cut = NDArray[np.bool_]

@@ -15,8 +15,8 @@ from statistics import median
 
 import numpy as np
 
+from scheduler.length.survival import ROUNDING, survival
 from scheduler.request import Request
-from scheduler.survival import ROUNDING, survival
 from scheduler.wait_estimate.completion import LEAST_SECONDS, Group
 
 LOW = 0.05  # quantile of low ends

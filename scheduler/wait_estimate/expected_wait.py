@@ -115,8 +115,10 @@ class ExpectedWait:
         even by going first."""
         in_turn = self._expect(request, self._waiting.ahead(request, self._now()), before)
         by = request.promised
-        if by is None or not in_turn.known or in_turn.by <= by:
-            return in_turn if by is None or not in_turn.known else replace(in_turn, high=by - in_turn.at)
+        if by is None or not in_turn.known:
+            return in_turn
+        if in_turn.by <= by:
+            return replace(in_turn, high=by - in_turn.at)
         asked = self._waiting.ahead_of_asked(request) if in_turn.waits and not before.place else None
         if asked is None:
             return in_turn
