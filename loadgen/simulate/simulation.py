@@ -5,7 +5,7 @@ Event-driven and deterministic.
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from heapq import heappop, heappush
 
@@ -185,9 +185,7 @@ class _Simulator:
                 if node.due <= now:
                     node.advance()
         return Simulation(
-            tuple(
-                replace(served(one), run_within=run) for one, run in zip(self.requests, self.runs_within, strict=True)
-            ),
+            tuple(served(one, run_within=run) for one, run in zip(self.requests, self.runs_within, strict=True)),
             tuple(one for node in self.nodes for one in node.records()),
         )
 
@@ -253,7 +251,7 @@ class _Simulator:
             self.watch(self.ended)
 
 
-def served(request: Request, origin: float = 0.0) -> Served:
+def served(request: Request, origin: float = 0.0, run_within: float | None = None) -> Served:
     """`origin`: the run's start on the dispatcher's clock."""
     times = request.times
     end = math.nan if times.end is None else times.end
@@ -271,6 +269,7 @@ def served(request: Request, origin: float = 0.0) -> Served:
         foretold=(foretold := _foretold(request)),
         promised=None if foretold is None else foretold.high,
         run="" if request.program is None else request.program.name,
+        run_within=run_within,
     )
 
 

@@ -78,6 +78,18 @@ def test_what_belongs_to_no_run_is_measured_apart() -> None:
     assert "runs" not in measure_simulation(played([RequestLengths(2.0, 100, 10)]))
 
 
+def test_ends_of_alike_runs_are_estimated_once_some_have_ended() -> None:
+    trace = [
+        RequestLengths(20.0 * run, 256 * turn, 10, run=f"run {run}", pause=0.1)
+        for run in range(80)
+        for turn in (1, 2, 3)
+    ]
+    simulation = played(trace)
+    figures = measure_simulation(simulation)
+    assert figures["run_ends_kept"] >= 0.9 and figures["run_ends_ratio"] == pytest.approx(1.0, abs=0.5)
+    assert simulation.requests[0].run_within is None and simulation.requests[-1].run_within is not None
+
+
 def test_turns_of_qwen_bailian_follow_their_parents(tmp_path: Path) -> None:
     (path := tmp_path / "trace.jsonl").write_text(BAILIAN)
     first, second, *others = chain_turns(load_trace(path))
