@@ -110,9 +110,16 @@ def _load(folder: Path, dtype: str, where: torch.device, quantization: str, kern
     if isinstance(network, Decoder) and where.type == "cuda":
         network.compile_parts()
     move_weights(network)
-    ours = ForeignNetwork(network) if isinstance(network, PreTrainedModel) else network
-    kv = read_kv_shape(config, chosen, where)
-    return LoadedModel(folder, ours, kv, vocab_size, context, ends, defaults, kept)
+    return LoadedModel(
+        folder=folder,
+        network=ForeignNetwork(network) if isinstance(network, PreTrainedModel) else network,
+        kv=read_kv_shape(config, chosen, where),
+        vocab_size=vocab_size,
+        context_length=context,
+        end_token_ids=ends,
+        sampling_defaults=defaults,
+        quantization=kept,
+    )
 
 
 def _choose_pass(

@@ -13,6 +13,7 @@ from msgspec import Raw
 
 from server.api.errors import ApiError, bad_request
 from server.api.input.program import SignFields
+from server.api.input.schema import MOST_ANSWERS
 
 TABLE = 2**13  # word hashes
 
@@ -34,11 +35,13 @@ LIMITS = ("max_tokens", "max_completion_tokens", "max_output_tokens", "n")
 
 LATEST = 2**53  # milliseconds
 
-MOST_ANSWERS = 64  # to a prompt
-
 # fields that reference stored objects, and objects whose `id` does
-KEPT: tuple[str, ...] = ("previous_response_id", "conversation", "file_id", "file_ids", "vector_store_ids")
-KEPT += ("image_id", "container", "container_id", "remote_block_ids")
+KEPT = frozenset(
+    {
+        *("previous_response_id", "conversation", "file_id", "file_ids", "image_id", "vector_store_ids"),
+        *("container", "container_id", "remote_block_ids"),
+    }
+)
 HOLDERS = frozenset({"prompt", "conversation", "container", "session_params", "audio", "voice"})
 REFERENCE = frozenset({"id", "type", "status"})  # fields of a pure reference
 OPAQUE = frozenset({"metadata", "parameters", "schema", "input_schema", "input_examples", "input"})  # clients' own
@@ -65,7 +68,6 @@ class CallMeta(SignFields, frozen=True):
     promise: Any = None
     stream: Any = None
     store: Any = None
-    conversation: Any = None
     prompt: Raw = msgspec.field(default_factory=Raw)
 
     @property

@@ -21,6 +21,7 @@ from server.api.input.body import LARGE, check_parts, hold_body
 from server.api.input.program import PROGRAMS, read_signs
 from server.api.input.promise import ask_for, read_field, read_header
 from server.api.input.sampling import length_scope
+from server.api.input.schema import MOST_ANSWERS
 from server.api.limits import LIMITS
 from server.api.operation import OPERATION
 from server.api.output.reply import SHORT_FORM, expectation_of, headers_of, json_response
@@ -32,7 +33,6 @@ from server.gateway.backend import ROOM
 from server.gateway.merged import as_stream
 from server.gateway.meta import (
     BYTES_PER_TOKEN,
-    MOST_ANSWERS,
     MOST_PROMPT,
     CallMeta,
     read_cache_key,

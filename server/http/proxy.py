@@ -10,9 +10,13 @@ HOPS = frozenset(
 PROXYS = frozenset({"date", "server", "x-request-id"})  # set by the proxy in answers
 
 # set by the proxy in requests
-REWRITTEN = frozenset({"host", "accept-encoding", "content-encoding", "x-rewrite-url", "x-method-override"})
-REWRITTEN |= {"x-real-ip", "x-client-ip", "x-cluster-client-ip", "true-client-ip", "cf-connecting-ip"}
-REWRITTEN |= {"remote-user", "x-remote-user", "http2-settings"}
+REWRITTEN = frozenset(
+    {
+        *("host", "accept-encoding", "content-encoding", "x-rewrite-url", "x-method-override", "http2-settings"),
+        *("x-real-ip", "x-client-ip", "x-cluster-client-ip", "true-client-ip", "cf-connecting-ip"),
+        *("remote-user", "x-remote-user"),
+    }
+)
 
 PREFIXES = ("proxy-", "forwarded", "x-forwarded", "x-original-", "x-http-method")
 KEYS = frozenset({"authorization", "x-api-key", "api-key"})

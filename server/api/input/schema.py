@@ -12,6 +12,7 @@ from models.network.generation_config import MinP, RepetitionPenalty, Temperatur
 from server.api.input.refused import ABSENT, Foreign
 
 MAX_CHOICES = 256  # `n` times the prompts
+MOST_ANSWERS = 64  # to a prompt
 
 Penalty = Annotated[float, Meta(ge=-2, le=2)]
 Bias = Annotated[float, Meta(ge=-100, le=100)]
@@ -138,7 +139,7 @@ class GenerationBody(OtherWords, frozen=True, kw_only=True):
     top_k: TopK | None = None
     min_p: MinP | None = None
     seed: Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] | None = None
-    n: Annotated[int, Meta(ge=1, le=64)] | None = None
+    n: Annotated[int, Meta(ge=1, le=MOST_ANSWERS)] | None = None
     stop: StopString | StopStrings | None = None
     stop_token_ids: Annotated[list[TokenId], Meta(max_length=256)] | None = None
     stream: bool | None = None
@@ -280,7 +281,7 @@ class CompletionBody(GenerationBody, frozen=True, kw_only=True):
     ]
     echo: bool | None = None
     logprobs: Alternatives | None = None
-    best_of: Annotated[int, Meta(ge=1, le=64)] | None = None
+    best_of: Annotated[int, Meta(ge=1, le=MOST_ANSWERS)] | None = None
 
 
 TextBody = ChatBody | CompletionBody  # what other APIs' bodies become
