@@ -52,6 +52,14 @@ def frozen_heap() -> None:
     gc.freeze()
 
 
+@pytest.fixture(autouse=True)
+def own_threads() -> Iterator[None]:
+    """Commands and servers that a test runs in this process choose threads for it, and torch's sums depend on them."""
+    threads = torch.get_num_threads()
+    yield
+    torch.set_num_threads(threads)
+
+
 @pytest.fixture(scope="session", autouse=True)
 def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A cache of the tests' own, in which the user's models are: what servers of tests learn is not for the user's."""
@@ -97,11 +105,9 @@ def tiny_reference(tiny_folder: Path) -> Reference:
 
 
 @pytest.fixture
-def all_cores() -> Iterator[None]:
+def all_cores() -> None:
     """For tests with a model that is large enough to gain from threads: this process's part of the cores."""
     torch.set_num_threads(max(1, CORES // int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", 1))))
-    yield
-    torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="session")

@@ -11,7 +11,6 @@ from pathlib import Path
 from types import MappingProxyType
 
 import pytest
-import torch
 
 from loadgen.experiments.engine import setup
 from server.cli import main as cli
@@ -87,15 +86,12 @@ COMMANDS = [command for document in DOCUMENTS for command in commands(document)]
 
 
 @pytest.fixture(autouse=True)
-def surroundings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def surroundings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A cache of its own, and what commands set for their process as it was afterwards."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("LENGTHWISE_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("GOMP_SPINCOUNT", "7")
     monkeypatch.setattr(setup, "BUFFER_BYTES", 2**20)
-    threads = torch.get_num_threads()
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture(scope="module")

@@ -203,12 +203,9 @@ def test_rows_read_no_column_masked_out(one: NativeDecoder, origins: list[int], 
 @pytest.mark.parametrize("threads", [2, 3, 7])
 def test_no_number_of_threads_changes_a_bit(tiny_folder: Path, one: NativeDecoder, threads: int) -> None:
     """Seven threads on two cores: each is put off by the system again and again."""
-    expected, before = one.read(TEXT), torch.get_num_threads()
+    expected = one.read(TEXT)
     torch.set_num_threads(threads)
-    try:
-        network = native(tiny_folder, find_library() or pytest.fail("no library"))
-    finally:
-        torch.set_num_threads(before)
+    network = native(tiny_folder, find_library() or pytest.fail("no library"))
     for _ in range(300):
         assert torch.equal(network.read(TEXT), expected)
 

@@ -2,7 +2,6 @@
 
 import json
 import re
-from collections.abc import Iterator
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
@@ -52,15 +51,6 @@ def test_decode_steps_are_prepared_where_flash_attention_reads_the_arena(
     assert recorder.replays - before == (0 if eager else 4)
 
 
-@pytest.fixture
-def one_thread() -> Iterator[None]:
-    """Loading decides how many threads torch has."""
-    before = torch.get_num_threads()
-    yield
-    torch.set_num_threads(before)
-
-
-@pytest.mark.usefixtures("one_thread")
 @pytest.mark.parametrize(
     ("choice", "found"),
     [({"kernels": "torch"}, "lengthwise on torch"), ({"strategy": "baton"}, "baton on compiled"), ({}, None)],
@@ -93,7 +83,6 @@ def resized(folder: Path, more: int) -> Path:
     return folder
 
 
-@pytest.mark.usefixtures("one_thread")
 @pytest.mark.parametrize("kernels", ["native", "torch"])
 @pytest.mark.parametrize("more", [40, -1])
 def test_tokens_that_only_the_network_or_only_the_tokenizer_has_are_never_chosen(
@@ -116,7 +105,6 @@ def test_tokens_that_only_the_network_or_only_the_tokenizer_has_are_never_chosen
     check_answer("".join(one.text for one in updates if one.row_id == 2), chosen)
 
 
-@pytest.mark.usefixtures("one_thread")
 def test_ends_of_tokenizer_and_template_end_answers_and_are_barred_and_ignored_as_the_networks(
     tmp_path: Path,
 ) -> None:

@@ -2,12 +2,10 @@
 
 import argparse
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from rich.console import Console
 
 from engine.measure.timing import Timings
@@ -42,8 +40,7 @@ COST = Bilinear(0, 0, 0, 0.01, 0, 0, 0, 0.002)
 
 
 @pytest.fixture(autouse=True)
-def surroundings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    threads = torch.get_num_threads()
+def surroundings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in {
         "CACHE": tmp_path / "cache",
         "DTYPE": "float32",
@@ -53,8 +50,6 @@ def surroundings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[No
         "KV_CACHE_MEMORY": 0.01,
     }.items():
         monkeypatch.setenv(f"LENGTHWISE_{name}", str(value))
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture

@@ -1,12 +1,10 @@
 """`lengthwise profile` on a tiny checkpoint: what it prints, what it keeps, and how it fails."""
 
 import os
-from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
 
 import pytest
-import torch
 
 from engine.measure.profiler import GridCell, grid
 from models.network.loader import LoadedModel
@@ -28,11 +26,9 @@ FLAGS = [f"--executors={CORES}", "--dtype=float32", "--device=cpu", "--max-num-s
 
 
 @pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("LENGTHWISE_CACHE", str(tmp_path / "cache"))
-    threads = torch.get_num_threads()
-    yield tmp_path / "cache"
-    torch.set_num_threads(threads)
+    return tmp_path / "cache"
 
 
 def config_for(folder: Path) -> ServeConfig:
