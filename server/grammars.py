@@ -174,7 +174,7 @@ class GrammarCompiler:
             pool.shutdown(cancel_futures=True)
 
     def _compile(self, trial: Trial) -> Compiled:
-        """After a trial, maybe an earlier one. Raises Exceeded and RefusedGrammar."""
+        """After a trial, maybe an earlier one."""
         key = hashlib.sha256(msgspec.msgpack.encode(trial)).digest()
         with self._lock:
             known, outcome = key in self._outcomes, self._outcomes.get(key)
@@ -262,7 +262,7 @@ class TrialProcess:
             return self._running
 
     def _ask(self, running: _Running, packed: bytes) -> bytes:
-        """Empty without an answer. Raises OSError."""
+        """Empty without an answer."""
         ours, theirs = socket.socketpair()
         with ours:
             with theirs, self._lock:

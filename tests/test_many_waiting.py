@@ -116,7 +116,7 @@ async def test_no_callback_takes_long_while_ten_thousand_requests_wait(tiny_fold
             ):
                 with ExitStack() as stack:
                     for request in requests:
-                        notes = PlaceNotes(comments, [request], service.dispatcher, 1.0)  # type: ignore[arg-type]
+                        notes = PlaceNotes(comments, [request], service.dispatcher)  # type: ignore[arg-type]
                         stack.enter_context(look_often(notes.look, rng.uniform(0.0, 1.0), app[LOOKS]))
                     for _ in range(ATTEMPTS):
                         with timed_callbacks() as longest:

@@ -137,7 +137,6 @@ async def warm_up(asked: BenchFlags, prompts: Sequence[LoadPrompt], watch: Watch
 
 @asynccontextmanager
 async def _connect(asked: BenchFlags, connections: int) -> AsyncIterator[tuple[Client, RequestForm]]:
-    """Raises ServerError."""
     allow_open_files(min(connections, asked.max_concurrency or connections))
     target = Target(asked.url, asked.headers(), asked.timeout)
     prefix = asked.request_id_prefix or f"bench-{uuid.uuid4().hex[:8]}-"

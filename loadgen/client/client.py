@@ -89,7 +89,6 @@ class Client:
         )
 
     async def _exchange(self, request: PreparedRequest, transcript: Transcript, clock: Clock) -> None:
-        """Raises RequestError, or TimeoutError after `cancel_after`."""
         headers = {"x-request-id": f"{self.id_prefix}{request.index}", "x-lengthwise-estimate": "1"}
         try:
             async with self.session.post(self.target.url(request.path), data=request.body, headers=headers) as response:

@@ -72,7 +72,7 @@ def run_compare(asked: CompareFlags) -> int:
 
 
 def _report(done: Comparison, files: list[Path]) -> int:
-    """Returns the exit code. Raises UserError without results."""
+    """Returns the exit code."""
     troubles = [f"{one.contestant}, round {one.round}: {one.message}" for one in done.troubles]
     if not done.plays and not done.interrupted:
         raise UserError("\n".join(("no contestant could be played:", *troubles)))
@@ -84,7 +84,7 @@ def _report(done: Comparison, files: list[Path]) -> int:
 
 
 def _prepare(folder: Path) -> None:
-    """Check before a long run that the report can be written. Raises UserError."""
+    """Check before a long run that the report can be written."""
     if (folder / DATA).exists():
         raise UserError(f"{folder / DATA} exists already: choose another folder with --output")
     with explain_unwritable(folder, "--output"):
@@ -92,7 +92,7 @@ def _prepare(folder: Path) -> None:
 
 
 def _write(path: Path, content: bytes) -> None:
-    """All or nothing. Raises UserError."""
+    """All or nothing."""
     with explain_unwritable(path.parent, "--output"), replace_file(path) as file:
         file.write(content)
 

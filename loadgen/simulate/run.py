@@ -120,7 +120,7 @@ def _publish(flags: SimulateFlags, runs: Sequence[Ran], caption: str) -> None:
 
 
 def _prepare(flags: SimulateFlags, cache: Callable[[], Path]) -> Trace:
-    """The machine, and requests cut to it unless flags clip them. Raises UserError."""
+    """The machine, and requests cut to it unless flags clip them."""
     machine = machine_of(flags, cache)
     requests = simulated_load(flags)
     clipped = flags.max_input_len is not None or flags.max_output_len is not None

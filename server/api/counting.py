@@ -55,7 +55,6 @@ KINDS: Mapping[str, type[schema.GenerationBody]] = {
 
 
 async def _read(request: web.Request) -> tuple[schema.TextBody, Sequence[text_prompts.Prompt]]:
-    """Raises ApiError 400."""
     app, model = request.app, request.app[MODEL]
     async with hold_body(request) as raw:
         given = await decode(raw, AnyBody, app)

@@ -11,9 +11,10 @@ from server.access import holder_of
 from server.api.batches import ListPage, batches_of, send_page
 from server.api.errors import ApiError, bad_request, invalid
 from server.api.input.body import UNPACKED
-from server.api.limits import LIMITS, Limits
 from server.api.output.reply import json_response
+from server.api.ticket import LIMITS
 from server.batches.files import FileObject, NoSuchFile, StoredFile
+from server.config import ServeConfig
 
 T = TypeVar("T")
 
@@ -37,6 +38,7 @@ class DeletedFile(msgspec.Struct, frozen=True):
 async def upload_file(request: web.Request) -> web.Response:
     """Take in a file of JSON lines for a batch; raises ApiError 400, 408, 413, 415."""
     files, limits = batches_of(request).files, request.app[LIMITS]
+    assert isinstance(limits, ServeConfig), "gateways keep no files"
     if request.headers.get("Content-Encoding", "").strip().lower() not in UNPACKED:
         raise ApiError(415, "Content-Encoding: files are read as they come; send the form as it is", close=True)
     if request.content_type != "multipart/form-data":
@@ -103,8 +105,7 @@ def _file_object(file: StoredFile) -> FileObject:
     return msgspec.convert(file, FileObject, from_attributes=True)
 
 
-async def _parts(request: web.Request, limits: Limits) -> AsyncIterator[BodyPartReader]:
-    """Raises ApiError 400 and 408."""
+async def _parts(request: web.Request, limits: ServeConfig) -> AsyncIterator[BodyPartReader]:
     form = await _soon(request.multipart(), limits)
     for _ in range(MOST_PARTS):
         part = await _soon(form.next(), limits)
@@ -117,12 +118,11 @@ async def _parts(request: web.Request, limits: Limits) -> AsyncIterator[BodyPart
     raise bad_request(message, code="invalid_form")
 
 
-async def _chunk(part: BodyPartReader, limits: Limits) -> bytes:
-    """Raises ApiError 400 and 408."""
+async def _chunk(part: BodyPartReader, limits: ServeConfig) -> bytes:
     return bytes(await _soon(part.read_chunk(64 * 1024), limits))
 
 
-async def _soon(coming: Awaitable[T], limits: Limits) -> T:
+async def _soon(coming: Awaitable[T], limits: ServeConfig) -> T:
     try:
         async with asyncio.timeout(limits.body_timeout):
             return await coming
@@ -132,7 +132,7 @@ async def _soon(coming: Awaitable[T], limits: Limits) -> T:
         raise bad_request(f"the form cannot be read: {error}", code="invalid_form") from None
 
 
-def _too_large(limits: Limits, room: int) -> ApiError:
+def _too_large(limits: ServeConfig, room: int) -> ApiError:
     message = (
         f"the file is larger than {limits.max_file_bytes} bytes (--max-file-bytes), or than the {room} bytes "
         "that there is room for (--files-size); split it, or delete files"

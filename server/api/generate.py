@@ -12,8 +12,7 @@ from server.api.input.body import read_body, read_call
 from server.api.input.messages import CHAT_WORDS, CountBody, MessagesBody, as_chat
 from server.api.input.schema import ChatBody, CompletionBody
 from server.api.input.tools import toolbox
-from server.api.output.answer import Words, respond
-from server.api.output.call import Call
+from server.api.output.answer import Wording, respond
 from server.api.output.chat import ChatWords
 from server.api.output.completions import CompletionWords
 from server.api.output.messages import MessageWords, TokenCount
@@ -29,7 +28,7 @@ class Endpoint:
     schema: type[ChatBody] | type[CompletionBody]
     prefix: str  # of the answers' ids
     prompts: Callable[[Any, ServedModel], Awaitable[Sequence[prompts.Prompt]]]
-    words: Callable[[Call, Any, ServedModel], Words]
+    words: Wording
 
 
 CHAT = Endpoint(ChatBody, "chatcmpl-", prompts.chat_prompts, ChatWords)
@@ -52,10 +51,9 @@ async def completions(request: web.Request) -> web.StreamResponse:
 async def messages(request: web.Request) -> web.StreamResponse:
     """Take the assistant's next turn in a conversation, as Anthropic's messages do."""
     body, record = await read_call(request, MessagesBody, "msg_")
-    model = request.app[MODEL]
     with reword_errors({"stop": "stop_sequences", "response_format": "output_config"}, CHAT_WORDS):
-        chat = await model.run_in_thread(as_chat, body)
-        read = await prompts.chat_prompts(chat, model, f"{record.client} {chat.cache_salt}")
+        chat = await request.app[MODEL].run_in_thread(as_chat, body)
+        read = await prompts.chat_prompts(chat, request.app[MODEL], f"{record.client} {chat.cache_salt}")
         return await respond(request, record, chat, read, MessageWords)
 
 

@@ -56,7 +56,6 @@ async def health(request: web.Request) -> web.Response:
 
 
 def _require_ready(request: web.Request) -> Dispatcher:
-    """Raises ApiError 503 while draining or without a working executor."""
     life, dispatcher = request.app[LIFE], request.app[DISPATCHER]
     if life.draining:
         raise shutting_down()

@@ -1,6 +1,8 @@
 """A call's room in the queue and its key's quota, decided before anything is read."""
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 
 from aiohttp import web
 from aiohttp.typedefs import Handler
@@ -9,14 +11,28 @@ from scheduler.dispatcher import Dispatcher
 from scheduler.length.features import LengthQuery
 from scheduler.length.prediction import Prediction
 from scheduler.request import Refused, Request, TooLate, Unpromised
+from scheduler.stream import SLICE, Wakeups
 from scheduler.submission import Submission
 from server.access import ACCESS, ALL, HOLDER
 from server.api.errors import ApiError, busy, failure_error, shutting_down, unpromised
 from server.api.health import LIFE
-from server.api.limits import LIMITS, PENDING, Limits
 from server.api.operation import OPERATION, Operation
 from server.api.register import Record
 from server.api.served_model import DISPATCHER, LENGTHS
+from server.config import FrontConfig
+
+
+@dataclass(slots=True)
+class PendingCalls:
+    """Event loop only."""
+
+    arrived: int = 0  # answers asked for; one until the body is read
+    body_bytes: Counter[str] = field(default_factory=Counter)  # held until parsed, by sender
+    turns: Wakeups = field(default_factory=lambda: Wakeups(SLICE / 5))  # of reading, parsing, encoding, queueing
+
+
+LIMITS = web.AppKey("limits", FrontConfig)
+PENDING = web.AppKey("pending", PendingCalls)
 
 
 class AdmissionSlot:
@@ -42,14 +58,14 @@ class AdmissionSlot:
         dispatcher, limits = self._dispatcher, self._limits
         if answers > 1:
             self._quota.count_answers(self._share, answers)
-        if (most := limits.max_num_queued_reqs) is not None:
-            others = dispatcher.table.requests_in_line + self._pending.arrived - self._counted
-            crowded = others + answers > most and (others > 0 or answers == 1)
-            if crowded and others + answers - dispatcher.waits.free_slots > most:
-                reason = f"{most} requests wait already"
-                if answers > 1:
-                    reason = f"{others} requests wait already, with these {answers} it would be more than {most}"
-                raise _full(f"{reason} (--max-num-queued-reqs)", dispatcher)
+        most = limits.max_num_queued_reqs
+        others = dispatcher.table.requests_in_line + self._pending.arrived - self._counted
+        crowded = others + answers > most and (others > 0 or answers == 1)
+        if crowded and others + answers - dispatcher.waits.free_slots > most:
+            reason = f"{most} requests wait already"
+            if answers > 1:
+                reason = f"{others} requests wait already, with these {answers} it would be more than {most}"
+            raise _full(f"{reason} (--max-num-queued-reqs)", dispatcher)
         if (tokens := limits.max_num_queued_tokens) is not None and dispatcher.table.tokens_waiting >= tokens:
             raise _full(f"{tokens} tokens wait already (--max-num-queued-tokens)", dispatcher)
         if arrived:
@@ -111,7 +127,7 @@ def submit(
     return requests
 
 
-def check_tokens(tokens: int, limits: Limits, dispatcher: Dispatcher) -> None:
+def check_tokens(tokens: int, limits: FrontConfig, dispatcher: Dispatcher) -> None:
     """Raises ApiError 429 when they do not fit behind waiting ones."""
     most, waiting = limits.max_num_queued_tokens, dispatcher.table.tokens_waiting
     if most is not None and waiting and waiting + tokens > most:

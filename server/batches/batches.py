@@ -118,7 +118,6 @@ class Batches:
         return any(one.record.under_way and one.record.input_file_id == file_id for one in self._batches.values())
 
     def _check_room(self, holder: str | None) -> None:
-        """Raise TooManyBatches."""
         holders = [one.record.holder for one in self._batches.values() if one.record.under_way]
         for count, most in ((holders.count(holder), MOST_UNDER_WAY), (len(holders), MOST_BATCHES)):
             if count >= most:
@@ -249,7 +248,7 @@ class Batches:
         return await asyncio.get_running_loop().run_in_executor(self._disk, work, *arguments)
 
     async def _write(self, work: Callable[..., T], *arguments: object) -> T:
-        """Retry while the disk is full. Raises OSError otherwise."""
+        """Retry while the disk is full."""
         told = False
         while True:
             try:

@@ -152,7 +152,7 @@ class FileStore:
             raise
 
     def _take_draft(self, name: str) -> str | None:
-        """Its owner. Raises NoSuchFile where it is gone."""
+        """Its owner."""
         try:
             return self._drafts.pop(name)
         except KeyError:

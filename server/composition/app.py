@@ -21,7 +21,6 @@ from scheduler.dispatcher import Dispatcher
 from scheduler.length.online import fit
 from scheduler.serving_time.machine import StepLearning
 from scheduler.serving_time.presets import find_virtual
-from server.api.limits import Limits
 from server.api.output.reply import FINGERPRINT
 from server.api.served_model import AnswerDefaults, ServedModel, seed_source
 from server.batches.files import hold_folder
@@ -81,7 +80,7 @@ async def open_service(config: ServeConfig) -> AsyncIterator[Service]:
         yield Service(
             dispatcher,
             model,
-            limits=Limits.of(config),
+            limits=config,
             lengths=lengths,
             responsive=watchdog.responsive,
             metrics=metrics,

@@ -22,7 +22,6 @@ from scheduler.length.online import fit
 from scheduler.options import Ordering, Scheduling
 from scheduler.placement import idle_first, least_unread
 from scheduler.strategy import STRATEGIES
-from server.api.limits import Limits
 from server.composition.scheduling import shares_of
 from server.config import ConfigError, GatewayConfig
 from server.dashboard.feed import Feed
@@ -85,7 +84,7 @@ async def open_gateway(config: GatewayConfig) -> AsyncIterator[Service]:
             title=config.name,
             operations=OPERATIONS,
             parts={PASSAGES: passages, SESSION: session, BACKENDS: config},
-            limits=Limits.of(config),
+            limits=config,
             lengths=lengths,
             metrics=metrics,
             feed=feed,

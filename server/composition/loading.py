@@ -126,7 +126,6 @@ def join_text(model: LoadedModel, text: Text) -> LoadedModel:
 
 
 def _require_invariance(config: ServeConfig, model: LoadedModel) -> None:
-    """Raises LoadError."""
     by_shape = STRATEGIES[config.strategy].refill.entry is Entry.SHAPE  # whose holes regroup other rows' sums
     if config.batch_invariant and (by_shape or not model.reads_exactly):
         raise LoadError(

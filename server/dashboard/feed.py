@@ -15,9 +15,9 @@ from aiohttp.hdrs import METH_HEAD
 from engine.messages import FinishReason, Report
 from scheduler.request import Request
 from server.api.errors import ApiError
-from server.api.limits import LIMITS
 from server.api.output.reply import encode, json_response
 from server.api.output.sse import EventStream
+from server.api.ticket import LIMITS
 from server.dashboard.scene import DashboardState
 from server.version import VERSION
 
@@ -169,7 +169,6 @@ HEADERS: Mapping[str, str] = {
 
 
 def _file(name: str) -> web.FileResponse:
-    """Raises HTTPNotFound."""
     path = FOLDER / name
     if path.parent != FOLDER or path.suffix not in TYPES or not path.is_file():
         raise web.HTTPNotFound

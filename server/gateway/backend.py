@@ -9,22 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from engine.messages import (
-    Admit,
-    BatchShape,
-    Cancel,
-    Cause,
-    Command,
-    Deliver,
-    ExecutorHealth,
-    ExecutorInfo,
-    FinishReason,
-    HandedBack,
-    RowId,
-    RowUpdate,
-    StepReport,
-    StepStats,
-)
+from engine import messages
+from engine.messages import FinishReason, RowId, RowUpdate
 from scheduler.request import Request
 from server.gateway.health import Health
 from server.gateway.slots import InferredSlots
@@ -58,7 +44,7 @@ class Backend:
 
     index: int
     url: str  # API base, as http://127.0.0.1:8001/v1
-    deliver: Deliver
+    deliver: messages.Deliver
     slots: InferredSlots
     calls: dict[RowId, Waiting]  # of the whole gateway
     key: str | None = None  # bearer token; None for the client's
@@ -80,18 +66,18 @@ class Backend:
     _due: asyncio.TimerHandle | None = None
 
     @property
-    def info(self) -> ExecutorInfo:
+    def info(self) -> messages.ExecutorInfo:
         most = len(self._coming) + 1 if self.health.tried else self.slots.most
-        return ExecutorInfo(self.index, self.url, self.room, most, ROOM)
+        return messages.ExecutorInfo(self.index, self.url, self.room, most, ROOM)
 
     @property
     def silent(self) -> bool:
         return bool(self._asked) and time.monotonic() - self._heard > SILENT
 
-    def post(self, command: Command) -> None:
+    def post(self, command: messages.Command) -> None:
         """Pausing is impossible, hence ignored."""
         match command:
-            case Admit(rows):
+            case messages.Admit(rows):
                 for spec in rows:
                     if (call := self.calls.get(spec.row_id)) is not None:
                         if not self._asked and not self._coming:
@@ -99,13 +85,13 @@ class Backend:
                         self._asked[spec.row_id] = call
                         call.go(self)
                         self.slots.send(spec.row_id, call.request.client, streams=call.streams)
-            case Cancel(row_ids):
+            case messages.Cancel(row_ids):
                 for row_id in row_ids:
                     self._leave(row_id)
                     if (call := self.calls.get(row_id)) is not None:
                         call.leave()
 
-    def reclaim(self) -> tuple[Command, ...]:
+    def reclaim(self) -> tuple[messages.Command, ...]:
         """Nothing: posts take effect at once."""
         return ()
 
@@ -146,7 +132,7 @@ class Backend:
         if fault is not None and self.fault is None:
             self.health.silent = True
             self.set_fault(fault)
-        self._report(handed_back=(HandedBack((row,), Cause.FAULT),))
+        self._report(handed_back=(messages.HandedBack((row,), messages.Cause.FAULT),))
 
     def rest(self, fault: str, retry_after: str | None = None) -> None:
         if self.fault is None:
@@ -165,7 +151,7 @@ class Backend:
             log.warning("backend %s %s", self.url, "is tried again" if fault is None else f"fails: {fault}")
         self.fault = fault
         self.answered |= fault is None
-        self.deliver(ExecutorHealth(self.index, fault))
+        self.deliver(messages.ExecutorHealth(self.index, fault))
 
     def _leave(self, row: RowId) -> None:
         self.slots.end(row)
@@ -182,11 +168,14 @@ class Backend:
         self,
         updates: tuple[RowUpdate, ...] = (),
         begun: tuple[RowId, ...] = (),
-        handed_back: tuple[HandedBack, ...] = (),
+        handed_back: tuple[messages.HandedBack, ...] = (),
     ) -> None:
         self._step += 1
         self._heard = time.monotonic() if updates else self._heard
-        shape, tally = BatchShape(rows=len(self._coming)), StepStats(generated=sum(one.tokens for one in updates))
+        shape = messages.BatchShape(rows=len(self._coming))
+        tally = messages.StepStats(generated=sum(one.tokens for one in updates))
         self.deliver(
-            StepReport(self.index, self._step, updates, shape, 0.0, begun=begun, handed_back=handed_back, tally=tally)
+            messages.StepReport(
+                self.index, self._step, updates, shape, 0.0, begun=begun, handed_back=handed_back, tally=tally
+            )
         )

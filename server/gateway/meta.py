@@ -11,7 +11,7 @@ from zlib import crc32
 import msgspec
 from msgspec import Raw
 
-from server.api.errors import ApiError, bad_request
+from server.api.errors import bad_request, invalid
 from server.api.input.program import SignFields
 from server.api.input.schema import MOST_ANSWERS
 
@@ -107,6 +107,27 @@ class CallMeta(SignFields, frozen=True):
                 break
         return tuple(found[:MOST_WORDS])
 
+    def due(self, arrival: float) -> float | None:
+        """Seconds of the clock; raises ApiError 400."""
+        if self.deadline_ms is None:
+            return None
+        if not _is_count(self.deadline_ms) or not 1 <= self.deadline_ms <= LATEST:
+            raise invalid("deadline_ms", f"must be a whole number from 1 to {LATEST}")
+        return arrival + float(self.deadline_ms) / 1000
+
+    def rank(self) -> int:
+        """Lower is earlier, as in vLLM; default 0. Raises ApiError 400."""
+        rank = 0 if self.priority is None else self.priority
+        if type(rank) is not int or abs(rank) >= 2**31:
+            raise invalid("priority", "must be a whole number of 32 bits")
+        return rank
+
+    def cache_key(self, client: str) -> str:
+        """The client's name of the conversation, shortened, or empty."""
+        key = self.prompt_cache_key
+        own = key if isinstance(key, str) else ""
+        return own and sha256(f"{client}/{own}".encode("utf-8", "surrogatepass")).hexdigest()
+
 
 def read_meta(body: bytes) -> CallMeta:
     """Raises ApiError 400 for invalid JSON."""
@@ -114,7 +135,7 @@ def read_meta(body: bytes) -> CallMeta:
         meta = msgspec.json.decode(body, type=CallMeta)
     for name in LIMITS:
         if type(limit := getattr(meta, name)) is int and abs(limit) >= 2**63:
-            raise bad_request(f"{name}: must be a number of at most 64 bits", name)
+            raise invalid(name, "must be a number of at most 64 bits")
     return meta
 
 
@@ -132,32 +153,6 @@ def find_kept(body: bytes) -> str:
     with refuse_unreadable():
         fields = msgspec.json.decode(body, type=dict[str, Any])
         return next((name for name, one in fields.items() if name != "metadata" and _refers(name, one)), "")
-
-
-def read_deadline(meta: CallMeta, arrival: float) -> float | None:
-    """Seconds of the clock; raises ApiError 400."""
-    if meta.deadline_ms is None:
-        return None
-    if not _is_count(meta.deadline_ms) or not 1 <= meta.deadline_ms <= LATEST:
-        raise ApiError(400, f"deadline_ms: must be a whole number from 1 to {LATEST}", param="deadline_ms")
-    return arrival + float(meta.deadline_ms) / 1000
-
-
-def read_priority(meta: CallMeta) -> int:
-    """Lower is earlier, as in vLLM; default 0. Raises ApiError 400."""
-    if meta.priority is None:
-        return 0
-    if type(meta.priority) is not int or abs(meta.priority) >= 2**31:
-        raise ApiError(400, "priority: must be a whole number of 32 bits", param="priority")
-    return int(meta.priority)
-
-
-def read_cache_key(meta: CallMeta, client: str) -> str:
-    """The client's name of the conversation, shortened, or empty."""
-    key = meta.prompt_cache_key
-    if not isinstance(key, str) or not key:
-        return ""
-    return sha256(f"{client}/{key}".encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def _is_count(value: Any) -> bool:

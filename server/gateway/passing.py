@@ -22,25 +22,15 @@ from server.api.input.program import PROGRAMS, read_signs
 from server.api.input.promise import ask_for, read_field, read_header
 from server.api.input.sampling import length_scope
 from server.api.input.schema import MOST_ANSWERS
-from server.api.limits import LIMITS
 from server.api.operation import OPERATION
 from server.api.output.reply import SHORT_FORM, expectation_of, headers_of, json_response
 from server.api.register import CALL, REGISTER, Record
 from server.api.served_model import DISPATCHER, LENGTHS
-from server.api.ticket import TICKET, check_tokens, submit
+from server.api.ticket import LIMITS, TICKET, check_tokens, submit
 from server.gateway.asking import BACKENDS, are_one, is_form, plain_path, read_aside, refuse_kept, refuse_references
 from server.gateway.backend import ROOM
 from server.gateway.merged import as_stream
-from server.gateway.meta import (
-    BYTES_PER_TOKEN,
-    MOST_PROMPT,
-    CallMeta,
-    read_cache_key,
-    read_deadline,
-    read_meta,
-    read_priority,
-    refuse_unreadable,
-)
+from server.gateway.meta import BYTES_PER_TOKEN, MOST_PROMPT, CallMeta, read_meta, refuse_unreadable
 from server.gateway.passage import PASSAGES, ProxiedCall
 from server.gateway.sending import send_at_once, send_call
 
@@ -142,11 +132,11 @@ def _record(request: web.Request, meta: CallMeta) -> Record:
 def _known(request: web.Request, record: Record, meta: CallMeta, prediction: Prediction | None) -> Known:
     asked = read_field(meta.promise) or read_header(request.headers)
     return Known(
-        priority=read_priority(meta),
-        deadline=read_deadline(meta, record.arrival),
+        priority=meta.rank(),
+        deadline=meta.due(record.arrival),
         **(Known() if asked is None else ask_for(asked, record.arrival, request.app[DISPATCHER].now())),
         client=record.client,
-        prompt_cache_key=read_cache_key(meta, record.client),
+        prompt_cache_key=meta.cache_key(record.client),
         program=record.program,
         predicted_length=None if prediction is None else prediction.length * meta.choices,
         distribution=None if prediction is None or meta.choices > 1 else prediction.distribution,
@@ -155,7 +145,7 @@ def _known(request: web.Request, record: Record, meta: CallMeta, prediction: Pre
 
 @contextmanager
 def _open_passage(app: web.Application, record: Record, queued: Request) -> Iterator[ProxiedCall]:
-    """Leaving cancels it. Raises ApiError."""
+    """Leaving cancels it."""
     passages = app[PASSAGES]
     record.requests = (queued,)
     passage = ProxiedCall(asyncio.get_running_loop().create_future(), queued, record)

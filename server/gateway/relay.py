@@ -150,7 +150,7 @@ class _Relay:
             self.backend.begin(self.passage.request.row_id, self.count)
 
     async def _read_on(self) -> None:
-        """With backpressure. Raises aiohttp.ClientError."""
+        """With backpressure."""
         content = self.answer.content
         if self.answer.connection is not None:  # otherwise complete
             protocol = self.answer.connection.protocol

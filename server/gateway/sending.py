@@ -70,7 +70,6 @@ async def send_call(request: web.Request, body: bytes, passage: ProxiedCall) -> 
 
 
 async def _turn(request: web.Request, passage: ProxiedCall) -> Backend:
-    """Raises ApiError 503 where no backend has ever answered."""
     ports = [worker.port for worker in request.app[DISPATCHER].workers if isinstance(worker.port, Backend)]
     try:
         async with asyncio.timeout(None if any(port.answered for port in ports) else FIRST_ANSWER):

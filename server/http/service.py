@@ -26,7 +26,6 @@ from server.api.input.ignored import HEADER as IGNORED_HEADER
 from server.api.input.ignored import IGNORED
 from server.api.input.program import PROGRAMS
 from server.api.input.structured import give_up_compiling
-from server.api.limits import LIMITS, PENDING, Limits, PendingCalls
 from server.api.openapi import DOCUMENT, encode_document
 from server.api.operation import BY_HANDLER, NOWHERE, OPERATION, Operation
 from server.api.output.reply import SHORT_FORM
@@ -34,8 +33,9 @@ from server.api.output.sse import LOOKS, SENT
 from server.api.register import REGISTER, Register
 from server.api.responses import STORE, ResponseStore
 from server.api.served_model import DISPATCHER, LENGTHS, MODEL, ServedModel
-from server.api.ticket import admit
+from server.api.ticket import LIMITS, PENDING, PendingCalls, admit
 from server.batches.batches import BATCHES, Batches, start_batches, stop_batches
+from server.config import FrontConfig, ServeConfig
 from server.dashboard.feed import FEED, NAME, Feed, close_feed
 from server.embeddings import TextEmbedder
 from server.http.front import FRONT, OPEN, Front, add_origin_headers, guard
@@ -71,7 +71,7 @@ class Service:
     title: str = ""  # without a model
     operations: Sequence[Operation] = OPERATIONS
     parts: Mapping[web.AppKey[Any], Any] = field(default_factory=dict)  # further state of handlers
-    limits: Limits = field(default_factory=Limits)
+    limits: FrontConfig = field(default_factory=ServeConfig)
     responsive: Callable[[], bool] = field(default=lambda: True)  # busy executors progress
     metrics: MetricsCollector | None = None
     feed: Feed | None = None  # for the dashboard
@@ -103,14 +103,15 @@ REFUSALS = ("429", "503")  # worth a retry
 
 def build_app(service: Service, front: Front = OPEN) -> web.Application:
     middlewares = [one for one in MIDDLEWARES if one is not trace_calls or front.tracing is not None]
-    app = web.Application(middlewares=middlewares, client_max_size=service.limits.max_body_bytes)
+    limits = service.limits
+    app = web.Application(middlewares=middlewares, client_max_size=limits.max_body_bytes)
     parts: dict[web.AppKey[Any], Any] = {
         DISPATCHER: service.dispatcher,
         NAME: service.name,
         MODEL: service.served_model,
-        LIMITS: service.limits,
+        LIMITS: limits,
         LENGTHS: service.lengths,
-        STORE: ResponseStore(service.limits.stored_response_bytes),
+        STORE: ResponseStore(limits.stored_response_bytes) if isinstance(limits, ServeConfig) else None,
         LIFE: Life(service.responsive),
         CREATED: int(time.time()),
         PENDING: PendingCalls(),
@@ -133,8 +134,7 @@ def build_app(service: Service, front: Front = OPEN) -> web.Application:
         if part is not None:
             app[key] = part
     if (files := service.files) is not None:
-        most = service.limits.max_body_bytes
-        app[BATCHES] = Batches(files.folder, files.capacity, most, ModelAsker(app), service.slots)
+        app[BATCHES] = Batches(files.folder, files.capacity, limits.max_body_bytes, ModelAsker(app), service.slots)
     app.on_cleanup.append(close_tracing)
     app.add_routes(
         [

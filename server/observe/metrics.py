@@ -16,17 +16,7 @@ from scheduler.plan import Assignment
 from scheduler.request import Request
 from scheduler.wait_estimate.completion import LEAST_SECONDS, Expected
 from scheduler.waiting.fair import service_had
-from server.observe.families import (
-    COUNTERS,
-    GAPS,
-    HISTOGRAMS,
-    LABELS,
-    PER_TOKEN,
-    SPANS,
-    TALLIED,
-    Registry,
-    WeightedHistogram,
-)
+from server.observe import families
 
 MOST_CLIENTS = 64  # with own labels
 FORGOTTEN = 600.0  # seconds without a token after which a row is gone
@@ -36,7 +26,7 @@ class MetricsCollector:
     """Observes requests, batches and reports. Event loop only."""
 
     def __init__(self, model: str, now: Callable[[], float] = time.monotonic) -> None:
-        self.registry = Registry(model)
+        self.registry = families.Registry(model)
         self.tokens = StepStats()
         self._now = now
         self._latest_tokens: dict[RowId, float] = {}
@@ -44,18 +34,21 @@ class MetricsCollector:
         self.reported: dict[int, float] = {}  # when each executor reported last
         self._clients: set[str] = set()
         self._counters = {
-            name: Counter(name, text, [*LABELS.get(name, ())], registry=self.registry)
-            for name, text in COUNTERS.items()
+            name: Counter(name, text, [*families.LABELS.get(name, ())], registry=self.registry)
+            for name, text in families.COUNTERS.items()
         }
-        for name, values in LABELS.items():
+        for name, values in families.LABELS.items():
             for combination in product(*values.values()):
                 self._counters[name].labels(*combination)
         self._histograms = {
             name: Histogram(name, text, buckets=buckets, registry=self.registry)
-            for buckets, texts in HISTOGRAMS.items()
+            for buckets, texts in families.HISTOGRAMS.items()
             for name, text in texts.items()
         }
-        self._gap, self.sent = (WeightedHistogram(name, text, GAPS, self.registry) for name, text in PER_TOKEN.items())
+        self._gap, self.sent = (
+            families.WeightedHistogram(name, text, families.GAPS, self.registry)
+            for name, text in families.PER_TOKEN.items()
+        )
         self.lag = self._histograms["lengthwise:event_loop_lag_seconds"]
         self.prediction = self._histograms["lengthwise:prediction_seconds"]
         self.late = self._histograms["lengthwise:late_prediction_seconds"]
@@ -117,7 +110,7 @@ class MetricsCollector:
     def _count(self, report: StepReport) -> None:
         tally = report.tally
         self.tokens += tally
-        for field, name, labels in TALLIED:
+        for field, name, labels in families.TALLIED:
             if amount := getattr(tally, field):
                 self._add(name, amount, **labels)
         if report.seconds:
@@ -148,7 +141,7 @@ class MetricsCollector:
 
     def _time(self, request: Request, now: float) -> None:
         times = replace(request.times, end=now)
-        for name, (start, end) in SPANS.items():
+        for name, (start, end) in families.SPANS.items():
             begin, over = getattr(times, start), getattr(times, end)
             if begin is not None and over is not None:
                 self._observe(name, over - begin)

@@ -5,14 +5,21 @@ from pathlib import Path
 
 import pytest
 
-from server.api.limits import Limits
+from server.config import ServeConfig
 from tests.server.live import Live, live_server
 
 
 @pytest.fixture
-def limits() -> Limits:
+def quick_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At places in line, so that no test waits for one."""
+    for name in ("FIRST_LOOK", "PLACE_INTERVAL"):
+        monkeypatch.setattr(f"server.api.output.sse.{name}", 0.01)
+
+
+@pytest.fixture
+def limits() -> ServeConfig:
     """Tests override this to give the server other limits."""
-    return Limits()
+    return ServeConfig()
 
 
 @pytest.fixture
@@ -30,6 +37,6 @@ def embedder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-async def live(limits: Limits) -> AsyncIterator[Live]:
+async def live(limits: ServeConfig) -> AsyncIterator[Live]:
     async with live_server(limits) as live:
         yield live

@@ -14,7 +14,7 @@ from aiohttp import web
 from multidict import CIMultiDictProxy
 
 from server.access import Access, Quota
-from server.api.limits import Limits
+from server.config import ServeConfig
 from server.front_settings import Admission
 from server.http.front import OPEN, Front
 from server.http.service import Service
@@ -125,7 +125,7 @@ def bearer(key: str) -> dict[str, str]:
 
 @asynccontextmanager
 async def live_server(
-    limits: Limits | None = None,
+    limits: ServeConfig | None = None,
     *,
     front: Front = OPEN,
     keys: Sequence[str] = (),
@@ -153,7 +153,8 @@ def changed(service: Service, values: dict[str, Any]) -> Service:
 
     limits = values.pop("limits", service.limits)
     model = replaced(service.model, defaults=replaced(service.model.defaults))
-    service = replaced(service, served_model=model, limits=replaced(limits))
+    service = replaced(service, served_model=model)
+    service = replace(service, limits=replaced(limits))
     assert not values, f"no part of a service has {', '.join(values)}"
     return service
 

@@ -16,15 +16,9 @@ import torch
 from transformers import LlamaConfig
 
 from loadgen.console import format_number
+from loadgen.experiments.engine import setup
 from loadgen.experiments.engine.gpu_parts import GpuParts, Json
 from loadgen.experiments.engine.host import ROOT, measure_host, save_tokenizer, serve_streams
-from loadgen.experiments.engine.setup import (
-    describe_device,
-    llama_1b,
-    llama_8b,
-    make_network,
-    tiny,
-)
 from loadgen.experiments.options import GpuBench
 from loadgen.result_file import require_writable, save_json
 from server.composition.devices import hush_transformers
@@ -42,7 +36,7 @@ def run_tests() -> Json:
 def serve_random(config: LlamaConfig, dtype: torch.dtype, device: torch.device, counts: Sequence[int]) -> Json:
     """Over HTTP, by number of streams with prompts of 64 tokens."""
     with TemporaryDirectory() as folder:
-        make_network(config, dtype, device).save_pretrained(folder)
+        setup.make_network(config, dtype, device).save_pretrained(folder)
         save_tokenizer(Path(folder), config.vocab_size)
         gc.collect()
         torch.cuda.empty_cache()
@@ -65,9 +59,9 @@ def run_gpu(asked: GpuBench) -> int:
     hush_transformers()
     dry = not torch.cuda.is_available()
     device, dtype = (torch.device("cpu"), torch.float32) if dry else (torch.device("cuda:0"), torch.bfloat16)
-    make, layers = (tiny, 2) if dry else (llama_8b, _count_layers(device))
+    make, layers = (setup.tiny, 2) if dry else (setup.llama_8b, _count_layers(device))
     torch.backends.cuda.enable_cudnn_sdp(False)
-    setting = describe_device(device) | {"dry": dry, "dtype": str(dtype), "layers": layers}
+    setting = setup.describe_device(device) | {"dry": dry, "dtype": str(dtype), "layers": layers}
     found: Json = {"setting": setting}
     told = DRY if dry else f"{setting['device']}: {layers} layers of the 32 of an 8B, random weights in {dtype}"
     print(told, flush=True)
@@ -88,9 +82,9 @@ def run_gpu(asked: GpuBench) -> int:
     attempt("parity", lambda: GpuParts(make(min(4, layers)), torch.float32, device).parity())
     attempt("host", partial(measure_host, *((8, 100) if dry else ())))
     streams = (1, 4) if dry else (1, 8, 64, 256)
-    attempt("http 1B", lambda: serve_random(make(2) if dry else llama_1b(16), dtype, device, streams))
+    attempt("http 1B", lambda: serve_random(make(2) if dry else setup.llama_1b(16), dtype, device, streams))
     if not dry:
-        attempt("http 8B", lambda: serve_random(llama_8b(layers), dtype, device, streams))
+        attempt("http 8B", lambda: serve_random(setup.llama_8b(layers), dtype, device, streams))
     parts = GpuParts(make(layers), dtype, device)
     rows, length = asked.rows or ((1, 4) if dry else (1, 8, 64, 256)), asked.length or (64 if dry else 1024)
     attempt("bounds", lambda: asdict(parts.subject.floor))
@@ -110,7 +104,7 @@ def run_gpu(asked: GpuBench) -> int:
 
 def _count_layers(device: torch.device) -> int:
     """Layers of an 8B that fit, in 16 bits."""
-    sizes = llama_8b(32)
+    sizes = setup.llama_8b(32)
     layer = 2.5 * sizes.hidden_size**2 + 3 * sizes.hidden_size * sizes.intermediate_size
     room = MEMORY_SHARE * torch.cuda.mem_get_info(device)[0] / 2 - 2 * sizes.vocab_size * sizes.hidden_size
     return max(1, min(sizes.num_hidden_layers, int(room / layer)))

@@ -14,19 +14,7 @@ from rich.console import Console
 from loadgen import console
 from loadgen.bench.measures import measure_fairness
 from loadgen.console import Table, show_table, table_console, tell_duration
-from loadgen.experiments.grid.cells import (
-    BASE,
-    MACHINES,
-    REQUESTS,
-    Cell,
-    all_cells,
-    check_traces,
-    find_loads,
-    group_cells,
-    list_contenders,
-    list_players,
-    load_lengths,
-)
+from loadgen.experiments.grid import cells as grid
 from loadgen.experiments.options import Arena, Grid
 from loadgen.plot import render_page, require_drawing
 from loadgen.result_file import require_writable, save
@@ -48,14 +36,14 @@ from scheduler.strategy import STRATEGIES, Strategy
 KINDS = ("jct_ms", "ttft_ms", "normalized_latency_s", "slowdown")
 
 Figures = Mapping[str, float]
-Results = Mapping[Cell, Mapping[str, Figures]]  # cell -> contender -> figures
+Results = Mapping[grid.Cell, Mapping[str, Figures]]  # cell -> contender -> figures
 
 
 def run_grid(asked: Grid) -> int:
     """Returns the exit code. Raises UserError."""
-    contenders, seeds = list_contenders(), range(asked.seed, asked.seed + asked.seeds)
-    check_traces(asked.trace, asked.num_prompts, seeds)
-    cells = all_cells(asked.trace, seeds, asked.num_prompts)[: asked.cells]
+    contenders, seeds = grid.list_contenders(), range(asked.seed, asked.seed + asked.seeds)
+    grid.check_traces(asked.trace, asked.num_prompts, seeds)
+    cells = grid.all_cells(asked.trace, seeds, asked.num_prompts)[: asked.cells]
     shown = table_console()
     results, complete = play_all(asked.save_result, [*product(cells, contenders.values())], shown)
     show({cell: results[cell] for cell in cells if cell in results}, [*contenders], asked.num_prompts, shown)
@@ -67,9 +55,9 @@ def run_arena(asked: Arena) -> int:
     further = find_strategies(asked.strategies)
     require_writable(asked.report, "--report")
     require_drawing(asked.report, "--report")
-    check_traces(asked.trace, asked.num_prompts, [asked.seed])
-    loads = find_loads(asked.trace, asked.num_prompts, asked.seed)
-    runs = [(cell, STRATEGIES[name]) for cell in loads.values() for name in (*list_players(cell), *further)]
+    grid.check_traces(asked.trace, asked.num_prompts, [asked.seed])
+    loads = grid.find_loads(asked.trace, asked.num_prompts, asked.seed)
+    runs = [(cell, STRATEGIES[name]) for cell in loads.values() for name in (*grid.list_players(cell), *further)]
     shown = table_console()
     results, complete = play_all(asked.save_result, runs, shown)
     played = {name: cell for name, cell in loads.items() if cell in results}
@@ -83,7 +71,7 @@ def run_arena(asked: Arena) -> int:
 BOOST = 30.0  # 1/γ of boost, in works of the mean request: chosen well for it
 SECONDS = 1.5e-3  # of one core of an AMD EPYC (Zen 5) for a simulated request
 
-Runs = Sequence[tuple[Cell, Strategy]]
+Runs = Sequence[tuple[grid.Cell, Strategy]]
 
 
 def estimate_seconds(results: Results, runs: Runs) -> float:
@@ -103,7 +91,7 @@ def play_all(file: Path, runs: Runs, console: Console) -> tuple[Results, bool]:
     return {cell: found for cell, found in results.items() if cell not in lacking}, whole
 
 
-def _play_missing(results: dict[Cell, dict[str, Figures]], runs: Runs, lines: TextIO) -> Iterator[Figures]:
+def _play_missing(results: dict[grid.Cell, dict[str, Figures]], runs: Runs, lines: TextIO) -> Iterator[Figures]:
     for cell, strategy in runs:
         found = results.setdefault(cell, {})
         if strategy.name not in found:
@@ -112,20 +100,20 @@ def _play_missing(results: dict[Cell, dict[str, Figures]], runs: Runs, lines: Te
         yield found[strategy.name]
 
 
-def read_results(file: Path) -> dict[Cell, dict[str, Figures]]:
+def read_results(file: Path) -> dict[grid.Cell, dict[str, Figures]]:
     """Runs of an earlier version, with fewer figures, are left out."""
-    results: dict[Cell, dict[str, Figures]] = {}
+    results: dict[grid.Cell, dict[str, Figures]] = {}
     for line in file.read_text().splitlines() if file.exists() else ():
         cell, name, found = json.loads(line)
         if "p99_jct_ms" in found:
-            results.setdefault(Cell(**cell), {})[name] = found
+            results.setdefault(grid.Cell(**cell), {})[name] = found
     return results
 
 
-def play(cell: Cell, strategy: Strategy) -> Figures:
+def play(cell: grid.Cell, strategy: Strategy) -> Figures:
     """Latencies, longest wait, Jain's index of slowdowns, and the relative delay of the last request."""
-    base, done = play_cell(cell, STRATEGIES[BASE]), play_cell(cell, strategy)
-    cost = MACHINES[cell.machine].cost
+    base, done = play_cell(cell, STRATEGIES[grid.BASE]), play_cell(cell, strategy)
+    cost = grid.MACHINES[cell.machine].cost
     later = max(one.end - other.end for one, other in zip(done, base, strict=True))
     return measure_latencies(done, cost) | {
         "wait": max(one.started - one.arrival for one in done),
@@ -135,8 +123,8 @@ def play(cell: Cell, strategy: Strategy) -> Figures:
 
 
 @lru_cache(maxsize=2)  # with BASE's run, which each needs
-def play_cell(cell: Cell, strategy: Strategy) -> tuple[Served, ...]:
-    lengths = load_lengths(cell.load, cell.requests, cell.seed)
+def play_cell(cell: grid.Cell, strategy: Strategy) -> tuple[Served, ...]:
+    lengths = grid.load_lengths(cell.load, cell.requests, cell.seed)
     served = measure_capacity(cell.machine, cell.load, cell.seed)
     load = draw_arrivals(lengths, cell.rho * served, cell.burstiness, cell.seed + 1)
     predict = read_prediction(cell.prediction).source(cell.seed)
@@ -146,8 +134,8 @@ def play_cell(cell: Cell, strategy: Strategy) -> tuple[Served, ...]:
 @cache
 def measure_capacity(machine: str, load: str, seed: int) -> float:
     """Requests/s that BASE serves of REQUESTS at once, without the last tenth."""
-    lengths = [replace(one, arrival=0.0) for one in load_lengths(load, REQUESTS, seed)]
-    ends = sorted(one.end for one in _simulate(machine, STRATEGIES[BASE], lengths, 1.0, None))
+    lengths = [replace(one, arrival=0.0) for one in grid.load_lengths(load, grid.REQUESTS, seed)]
+    ends = sorted(one.end for one in _simulate(machine, STRATEGIES[grid.BASE], lengths, 1.0, None))
     most = int(0.9 * len(ends))
     return most / ends[most - 1]
 
@@ -156,7 +144,7 @@ def _simulate(
     machine: str, strategy: Strategy, load: Sequence[RequestLengths], served: float, predict: Predict | None
 ) -> tuple[Served, ...]:
     """`served` requests/s give the mean time, for boost."""
-    sizes = MACHINES[machine]
+    sizes = grid.MACHINES[machine]
     limits = BatchLimits.of(Scheduling(boost_gamma=served / BOOST), GROUP_TOKENS, sizes.max_num_seqs)
     return simulate(fit_parts(strategy, limits, sizes, prices_of(sizes)), sizes, load, predict=predict).requests
 
@@ -172,7 +160,7 @@ READING = (
 def show(results: Results, contenders: Sequence[str], requests: int, console: Console) -> None:
     """A table for each group of cells."""
     console.print(READING)
-    for title, cells in group_cells([*results], requests).items():
+    for title, cells in grid.group_cells([*results], requests).items():
         rows = tuple((name, *tell_differences([results[cell] for cell in cells], name)) for name in contenders)
         console.print(show_table(Table(f"{title}: {len(cells)} cells", HEADS, rows)))
 
@@ -192,8 +180,12 @@ def tell_differences(cells: Sequence[Mapping[str, Figures]], name: str) -> tuple
 def compare(cells: Sequence[Mapping[str, Figures]], name: str) -> tuple[Figures, Figures, Figures]:
     """Percent, geometric mean, least and most; None for zeros."""
     ratios = {
-        figure: [one[name][figure] / one[BASE][figure] for one in cells if one[BASE][figure] > 0 < one[name][figure]]
-        for figure in cells[0][BASE]
+        figure: [
+            one[name][figure] / one[grid.BASE][figure]
+            for one in cells
+            if one[grid.BASE][figure] > 0 < one[name][figure]
+        ]
+        for figure in cells[0][grid.BASE]
     }
     typical, most, least = (
         {figure: 100 * (summary(found) - 1) for figure, found in ratios.items() if found}
@@ -210,18 +202,18 @@ KEYS = (
 )
 
 
-def tabulate(results: Results, loads: Mapping[str, Cell]) -> Iterator[Table]:
+def tabulate(results: Results, loads: Mapping[str, grid.Cell]) -> Iterator[Table]:
     """A table a load: BASE, then others beside it by rising mean; ▲ marks the frontier."""
     for name, cell in loads.items():
         rows = results[cell]
-        ordered = sorted(rows, key=lambda one: (one != BASE, rows[one]["mean_jct_ms"]))
+        ordered = sorted(rows, key=lambda one: (one != grid.BASE, rows[one]["mean_jct_ms"]))
         marked = mark_best({one: [rows[one]] for one in ordered})
         yield console.tabulate(f"{name}: {cell.described}", marked, KEYS)
 
 
-def make_page(results: Results, loads: Mapping[str, Cell]) -> str:
+def make_page(results: Results, loads: Mapping[str, grid.Cell]) -> str:
     plots = [
         draw_frontier(name, {one: [found] for one, found in results[cell].items()}) for name, cell in loads.items()
     ]
     tables, title = list(tabulate(results, loads)), "The arena: every strategy on the same loads"
-    return render_page(TEMPLATE, title=title, base=BASE, tables=tables, plots=plots)
+    return render_page(TEMPLATE, title=title, base=grid.BASE, tables=tables, plots=plots)

@@ -21,11 +21,11 @@ from server.api.input.messages import MessagesBody
 from server.api.input.program import PROGRAMS, read_signs
 from server.api.input.promise import HEADER, read_header
 from server.api.input.schema import GenerationBody
-from server.api.limits import LIMITS, PENDING, Limits
 from server.api.output.sse import HEADER as PROGRESS
 from server.api.register import Record
 from server.api.served_model import MODEL, model_name
-from server.api.ticket import TICKET
+from server.api.ticket import LIMITS, PENDING, TICKET
+from server.config import FrontConfig
 
 LARGE = 64 * 1024  # bytes from which on a body is parsed off the event loop
 
@@ -127,7 +127,7 @@ async def _receive(request: web.Request, body: bytearray, held: Counter[str], se
         raise ApiError(400, "the request's body cannot be read: its encoding is broken", close=True) from None
 
 
-def _too_large(limits: Limits) -> ApiError:
+def _too_large(limits: FrontConfig) -> ApiError:
     message = f"the request's body is larger than {limits.max_body_bytes} bytes (--max-body-bytes); shorten it"
     return ApiError(413, message, close=True)
 

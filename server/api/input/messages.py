@@ -145,7 +145,7 @@ def as_chat(body: CountBody) -> chat.ChatBody:
 
 
 def _turns(role: chat.Role, messages: Iterable[tuple[int, InputMessage]]) -> Iterator[chat.Message]:
-    """Consecutive messages of one role as one turn, tool results as turns before it. Raises ApiError 400."""
+    """Consecutive messages of one role as one turn, tool results as turns before it."""
     texts, thoughts, calls, results = list[str](), list[str](), list[chat.PastCall](), False
     for place, message in messages:
         blocks = [Block("text", message.content)] if isinstance(message.content, str) else message.content

@@ -77,9 +77,7 @@ def _converse(
 def _prompt(
     prompt: Prompt, turns: Sequence[Turn], texts: Sequence[slice], body: TextBody, model: ServedModel
 ) -> Prompt:
-    """`texts` marks tokens of the instruction and the other turns. Raises ApiError 400 for an empty or too long
-    prompt.
-    """
+    """`texts` marks tokens of the instruction and the other turns."""
     ids, path = prompt.ids, "messages" if isinstance(body, ChatBody) else "prompt"
     if not ids:
         raise invalid(path, "must not be empty")

@@ -192,7 +192,7 @@ def is_reference(item: InputItem) -> bool:
 
 
 def _turns(item: InputItem, path: str, known: Mapping[str, chat.Message]) -> Iterator[chat.Message]:
-    """Text, thoughts and calls of one answer come apart; unreadable items are ignored by name. Raises ApiError 400."""
+    """Text, thoughts and calls of one answer come apart; unreadable items are ignored by name."""
     if is_reference(item):
         yield known[required(item.id, f"{path}.id")]
     elif item.kind == "message":
@@ -241,7 +241,6 @@ def _tool(tool: ResponseTool, path: str) -> chat.ChatTool:
 
 
 def _refuse_unsupported(body: ResponsesBody) -> None:
-    """Raises ApiError 400."""
     refuse_asked(
         ("background", body.background, "answers come in the response only; leave it out"),
         (

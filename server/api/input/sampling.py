@@ -126,7 +126,6 @@ def list_sampling(
 
 
 def _engine_fields(body: TextBody, model: ServedModel) -> dict[str, Any]:
-    """Raises ApiError 400."""
     fields = asdict(model.defaults.sampling)
     fields |= {name: value for name in COPIED if (value := getattr(body, name)) is not None}
     del fields["max_new_tokens"]

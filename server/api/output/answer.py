@@ -19,14 +19,13 @@ from server.api.errors import ApiError, internal_error
 from server.api.input.prompts import Prompt
 from server.api.input.sampling import cut_header
 from server.api.input.schema import TextBody
-from server.api.limits import LIMITS
 from server.api.output import sse
 from server.api.output.call import Call, Part, open_call, read_updates
 from server.api.output.reading import CallPiece, Piece, try_json
 from server.api.output.reply import SHORT_FORM, expectation_of, headers_of
 from server.api.register import CALL, REGISTER, Record
 from server.api.served_model import DISPATCHER, MODEL, ServedModel
-from server.api.ticket import TICKET
+from server.api.ticket import LIMITS, TICKET
 from server.request_id import request_id
 
 log = logging.getLogger(__name__)
@@ -66,12 +65,15 @@ class Words(ABC):
         return None
 
 
+Wording = Callable[[Call, Any, ServedModel], Words]  # `Any`: the call's body
+
+
 async def respond(
     request: web.Request,
     record: Record,
     body: TextBody,
     prompts: Sequence[Prompt],
-    words: Callable[[Call, Any, ServedModel], Words],
+    wording: Wording,
 ) -> web.StreamResponse:
     """Raises ApiError until the answer begins."""
     ticket, app, answers = request[TICKET], request.app, (body.n or 1) * len(prompts)
@@ -80,15 +82,14 @@ async def respond(
     request[CALL] = record.id
     with app[REGISTER].enter(record):
         async with open_call(body, prompts, app, record) as call:
+            words = wording(call, body, app[MODEL])
             ticket.settle()
             cut = cut_header(body, (one.sampling.max_tokens for one in call.requests))
             request[SHORT_FORM] = {**headers_of(expectation_of(call.requests, call.dispatcher.now())), **cut}
             if body.stream:
                 progress = bool(body.stream_options and body.stream_options.include_progress)
-                return await _stream(
-                    request, call, words(call, body, app[MODEL]), progress=progress or sse.HEADER in record.asks
-                )
-            reply = words(call, body, app[MODEL]).whole(await gather_answers(call))
+                return await _stream(request, call, words, progress=progress or sse.HEADER in record.asks)
+            reply = words.whole(await gather_answers(call))
             return await sse.send_reply(request, reply, sum(answer.weight for answer in call.answers))
 
 
@@ -108,13 +109,11 @@ async def gather_answers(call: Call) -> list[Part]:
 
 
 async def _stream(request: web.Request, call: Call, words: Words, *, progress: bool) -> web.StreamResponse:
-    limits = request.app[LIMITS]
-    async with sse.EventStream(request, limits, words.waiting) as stream:
+    async with sse.EventStream(request, request.app[LIMITS], words.waiting) as stream:
         # On disconnection, leaving cancels the call.
         with suppress(ConnectionError):
-            notes = sse.PlaceNotes(stream, call.requests, request.app[DISPATCHER], limits.place_interval)
-            first = min(sse.FIRST_LOOK, limits.place_interval)
-            with sse.look_often(notes.look, first, request.app[sse.LOOKS]) if progress else nullcontext():
+            notes = sse.PlaceNotes(stream, call.requests, request.app[DISPATCHER])
+            with sse.look_often(notes.look, sse.FIRST_LOOK, request.app[sse.LOOKS]) if progress else nullcontext():
                 await _send(stream, request, call, words)
         return stream.response
 

@@ -21,13 +21,12 @@ from server.api.input.promise import ask_for
 from server.api.input.prompts import Prompt
 from server.api.input.sampling import MAX_LOGPROBS, foresee, is_scoring
 from server.api.input.schema import TextBody
-from server.api.limits import LIMITS
 from server.api.output.reading import Piece, Reader, reader_of
 from server.api.output.reply import LETTERS, Metrics, PromptDetails, Usage, expectation_of, weigh
 from server.api.register import Record
 from server.api.request_status import measure
 from server.api.served_model import DISPATCHER
-from server.api.ticket import check_tokens, submit
+from server.api.ticket import LIMITS, check_tokens, submit
 
 
 @dataclass(slots=True)
@@ -209,7 +208,7 @@ async def _merged(arrived: asyncio.Queue[tuple[int, RowUpdate | ApiError]], unfi
 
 
 async def _until_recorded(request: Request, update: RowUpdate) -> None:
-    """Hold the last update until the journal has it; raises ApiError."""
+    """Hold the last update until the journal has it."""
     if update.finish_reason is None or request.recorded is None:
         return
     with suppress(TimeoutError):

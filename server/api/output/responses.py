@@ -12,26 +12,11 @@ from engine.messages import FinishReason, RowUpdate
 from server.api.errors import ApiError, error_body
 from server.api.input import responses as bodies
 from server.api.input.schema import ChatBody
+from server.api.output import response_objects as replies
 from server.api.output.answer import Item, ItemWords
 from server.api.output.call import Call, Part
 from server.api.output.reading import TextPiece, try_json
 from server.api.output.reply import ChatLogprob, chat_logprobs
-from server.api.output.response_objects import (
-    CustomCallItem,
-    FormatReply,
-    FunctionCallItem,
-    IncompleteDetails,
-    InputDetails,
-    OutputItem,
-    OutputMessage,
-    OutputText,
-    ResponseEvent,
-    ResponseFailure,
-    ResponseObject,
-    ResponseUsage,
-    Status,
-    TextReply,
-)
 from server.api.served_model import ServedModel
 
 
@@ -44,7 +29,7 @@ class ResponseWords(ItemWords):
         body: ChatBody,
         model: ServedModel,
         asked: bodies.ResponsesBody,
-        keep: Callable[[ResponseObject], None] | None,
+        keep: Callable[[replies.ResponseObject], None] | None,
     ) -> None:
         """`body` is the chat for `asked`; `keep` gets the whole response."""
         super().__init__()
@@ -54,9 +39,9 @@ class ResponseWords(ItemWords):
         self._fresh: list[ChatLogprob] = []  # of the current part's text
         self._logprobs: list[ChatLogprob] = []
 
-    def whole(self, answers: Sequence[Part]) -> ResponseObject:
+    def whole(self, answers: Sequence[Part]) -> replies.ResponseObject:
         *_, last = self.events(answers[0])
-        assert isinstance(last, ResponseEvent) and last.response is not msgspec.UNSET, "it ends each stream"
+        assert isinstance(last, replies.ResponseEvent) and last.response is not msgspec.UNSET, "it ends each stream"
         return last.response
 
     def opening(self) -> Iterator[msgspec.Struct]:
@@ -76,7 +61,7 @@ class ResponseWords(ItemWords):
     def begun(self, item: Item) -> Iterator[msgspec.Struct]:
         yield self._event("output_item.added", output_index=item.place, item=self._item(item))
         if item.call is None:
-            yield self._of(item, "content_part.added", part=OutputText("", []))
+            yield self._of(item, "content_part.added", part=replies.OutputText("", []))
 
     def grown(self, item: Item, part: str) -> Iterator[msgspec.Struct]:
         if item.call is None and (part or self._fresh):
@@ -86,20 +71,20 @@ class ResponseWords(ItemWords):
 
     def ended(self, item: Item) -> Iterator[msgspec.Struct]:
         match whole := self._item(item):
-            case OutputMessage(content=[part]):
+            case replies.OutputMessage(content=[part]):
                 yield self._of(item, "output_text.done", text=part.text, logprobs=part.logprobs)
                 yield self._of(item, "content_part.done", part=part)
-            case CustomCallItem(input=text):
+            case replies.CustomCallItem(input=text):
                 yield self._of(item, "custom_tool_call_input.delta", delta=text)
                 yield self._of(item, "custom_tool_call_input.done", input=text)
-            case FunctionCallItem(name=name, arguments=arguments):
+            case replies.FunctionCallItem(name=name, arguments=arguments):
                 yield self._of(item, "function_call_arguments.done", name=name, arguments=arguments)
         yield self._event("output_item.done", output_index=item.place, item=whole)
 
     def ending(self, update: RowUpdate) -> Iterator[msgspec.Struct]:
         cut = update.finish_reason is FinishReason.LENGTH
-        details = IncompleteDetails("max_output_tokens") if cut else None
-        status: Status = "incomplete" if cut else "completed"
+        details = replies.IncompleteDetails("max_output_tokens") if cut else None
+        status: replies.Status = "incomplete" if cut else "completed"
         response = self._response(status, incomplete_details=details)
         if self._keep is not None:
             self._keep(response)
@@ -109,34 +94,34 @@ class ResponseWords(ItemWords):
         """With the items at failure or cancellation."""
         if self.items and self.items[-1].status == "in_progress":
             self.items[-1].status = "incomplete"
-        failure = ResponseFailure(error_body(error).error.code, error.message)
-        status: Status = "cancelled" if self._call.record.cancelled else "failed"
+        failure = replies.ResponseFailure(error_body(error).error.code, error.message)
+        status: replies.Status = "cancelled" if self._call.record.cancelled else "failed"
         return self._event("failed", response=self._response(status, error=failure))
 
-    def _item(self, item: Item) -> OutputItem:
+    def _item(self, item: Item) -> replies.OutputItem:
         if (call := item.call) is None:
-            content = [OutputText(item.text, self._logprobs)] if item.status != "in_progress" else []
-            return OutputMessage(self._name(item), item.status, content)
+            content = [replies.OutputText(item.text, self._logprobs)] if item.status != "in_progress" else []
+            return replies.OutputMessage(self._name(item), item.status, content)
         common: dict[str, Any] = {"id": self._name(item), "call_id": call.id, "name": call.name, "status": item.status}
         if call.name in self._custom:
-            return CustomCallItem(input=_text_argument(item.text), **common)
-        return FunctionCallItem(arguments=item.text, **common)
+            return replies.CustomCallItem(input=_text_argument(item.text), **common)
+        return replies.FunctionCallItem(arguments=item.text, **common)
 
     def _name(self, item: Item) -> str:
         prefix = "msg_" if item.call is None else "ctc_" if item.call.name in self._custom else "fc_"
         return self._call.record.id.replace("resp_", prefix, 1) + (str(item.place) if item.place else "")
 
-    def _of(self, item: Item, kind: str, **fields: Any) -> ResponseEvent:
+    def _of(self, item: Item, kind: str, **fields: Any) -> replies.ResponseEvent:
         part = {"content_index": 0} if item.call is None else {}
         return self._event(kind, item_id=self._name(item), output_index=item.place, **part, **fields)
 
-    def _event(self, kind: str, **fields: Any) -> ResponseEvent:
-        return ResponseEvent(type=f"response.{kind}", sequence_number=next(self._numbers), **fields)
+    def _event(self, kind: str, **fields: Any) -> replies.ResponseEvent:
+        return replies.ResponseEvent(type=f"response.{kind}", sequence_number=next(self._numbers), **fields)
 
-    def _response(self, status: Status, **ending: Any) -> ResponseObject:
+    def _response(self, status: replies.Status, **ending: Any) -> replies.ResponseObject:
         body, record, sampling = self._body, self._call.record, self._call.requests[0].sampling
         over = status != "in_progress"
-        return ResponseObject(
+        return replies.ResponseObject(
             id=record.id,
             created_at=record.created,
             status=status,
@@ -147,7 +132,7 @@ class ResponseWords(ItemWords):
             parallel_tool_calls=body.parallel_tool_calls is not False,
             store=body.store is not False,
             temperature=sampling.temperature,
-            text=TextReply(_format(body)),
+            text=replies.TextReply(_format(body)),
             tool_choice=body.tool_choice or "auto",
             tools=[_tool(tool) for _, tool in bodies.own_tools(body)],
             top_logprobs=body.top_logprobs or 0,
@@ -157,10 +142,10 @@ class ResponseWords(ItemWords):
             **ending,
         )
 
-    def _usage(self) -> ResponseUsage:
+    def _usage(self) -> replies.ResponseUsage:
         usage = self._call.usage()
-        cached = InputDetails(usage.prompt_tokens_details.cached_tokens)
-        return ResponseUsage(usage.prompt_tokens, usage.completion_tokens, usage.total_tokens, cached)
+        cached = replies.InputDetails(usage.prompt_tokens_details.cached_tokens)
+        return replies.ResponseUsage(usage.prompt_tokens, usage.completion_tokens, usage.total_tokens, cached)
 
 
 def _tool(tool: bodies.ResponseTool) -> dict[str, Any]:
@@ -169,11 +154,11 @@ def _tool(tool: bodies.ResponseTool) -> dict[str, Any]:
     return told | {"parameters": parameters}
 
 
-def _format(body: bodies.ResponsesBody) -> FormatReply:
+def _format(body: bodies.ResponsesBody) -> replies.FormatReply:
     asked = None if body.text is None else body.text.format
     if asked is None or asked.type != "json_schema":
-        return FormatReply("text" if asked is None else asked.type)
-    return FormatReply(asked.type, asked.name, orjson.loads(bytes(asked.schema)), asked.strict)
+        return replies.FormatReply("text" if asked is None else asked.type)
+    return replies.FormatReply(asked.type, asked.name, orjson.loads(bytes(asked.schema)), asked.strict)
 
 
 def _text_argument(arguments: str) -> str:

@@ -20,10 +20,10 @@ from aiohttp import web
 from scheduler.dispatcher import Dispatcher
 from scheduler.request import Request
 from scheduler.stream import Wakeups
-from server.api.limits import Limits
 from server.api.output.reply import LARGE, encode, expectation_of, json_response
 from server.api.request_status import find_place
 from server.api.served_model import MODEL
+from server.config import FrontConfig
 
 log = logging.getLogger(__name__)
 
@@ -73,7 +73,7 @@ class EventStream:
     """Entering sends the headers; raises ConnectionError when the client is gone."""
 
     def __init__(
-        self, request: web.Request, limits: Limits, sign: Callable[[], Sequence[msgspec.Struct]] = tuple
+        self, request: web.Request, limits: FrontConfig, sign: Callable[[], Sequence[msgspec.Struct]] = tuple
     ) -> None:
         """`sign` makes keep-alive events instead of blank lines."""
         self.response = web.StreamResponse(headers=HEADERS)
@@ -183,6 +183,7 @@ async def send_reply(request: web.Request, reply: msgspec.Struct, weight: int) -
 HEADER = "x-lengthwise-progress"  # request header that asks for progress, with the value 1
 
 FIRST_LOOK = 0.1  # seconds; most requests start before
+PLACE_INTERVAL = 1.0  # seconds between later looks
 
 REPEAT = 5  # looks before an unchanged place is repeated
 
@@ -217,7 +218,6 @@ class PlaceNotes:
     stream: EventStream
     requests: Sequence[Request]
     dispatcher: Dispatcher
-    interval: float  # seconds
     _sent: int | None = None
     _looks: int = 0
 
@@ -233,4 +233,4 @@ class PlaceNotes:
             await self.stream.comment(Progress(place, wait, by).comment())
             self._sent, self._looks = place, 0
         self._looks += 1
-        return self.interval
+        return PLACE_INTERVAL

@@ -30,7 +30,7 @@ Row = dict[str, object]
 
 
 def _time_of(age: str) -> float:
-    """Unix seconds; raises ValueError."""
+    """Unix seconds."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd])", age)
     if match is None:
         raise ValueError(f"{age!r} is not an age such as 30m, 12h or 7d")
@@ -136,7 +136,7 @@ def _export(options: Export) -> None:
 
 
 def _lengths(entries: Iterable[RequestEntry]) -> Iterator[Row]:
-    """Training rows; raises JournalError when answers have no texts."""
+    """Training rows."""
     from scheduler.journal.file import ANSWERED, CUT, JournalError
 
     told = missed = 0

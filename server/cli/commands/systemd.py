@@ -115,7 +115,6 @@ def _install(options: Install) -> None:
 
 
 def _unit(options: Print, config: Path) -> str:
-    """Raises UserError."""
     if options.template and options.config != CONFIG:
         raise UserError(
             "--config is for one server: with --template each reads the file of its own name in /etc/lengthwise"
@@ -130,7 +129,6 @@ def _program(options: Print) -> Path:
 
 
 def _require_visible(program: Path, interpreter: Path) -> None:
-    """Raises UserError where ProtectHome hides it."""
     for real in (program, program.resolve(), interpreter.resolve()):
         if any(real.is_relative_to(folder) for folder in HIDDEN):
             raise UserError(

@@ -17,7 +17,7 @@ from aiohttp import http_parser
 from models.errors import UserError
 from scheduler.stream import AT_ONCE
 from server.api.health import LIFE
-from server.api.limits import Limits
+from server.config import ServeConfig
 from server.http.listener import require_c_parser
 from server.http.service import FilesPlace, build_app
 from server.observe.logs import quiet_broken_requests
@@ -28,8 +28,8 @@ CHAT = "/v1/chat/completions"
 
 
 @pytest.fixture
-def limits() -> Limits:
-    return Limits(max_body_bytes=10_000)
+def limits() -> ServeConfig:
+    return ServeConfig(max_body_bytes=10_000)
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,8 @@ import pytest
 from scheduler.request import COVERAGE
 from server.api.errors import ApiError
 from server.api.input.promise import HEADER, read_header
-from server.api.limits import Limits
 from server.api.output.reply import BY
+from server.config import ServeConfig
 from tests.server.api.output.test_sse import ASKED, streaming
 from tests.server.api.test_estimate import CHAT, ESTIMATE, ask, measured
 from tests.server.gateway.backends import Backend, chat, gateway
@@ -22,8 +22,8 @@ MESSAGES = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 8}
 
 
 @pytest.fixture
-def limits() -> Limits:
-    return Limits(sse_keep_alive_interval=0, place_interval=0.01)
+def limits(quick_looks: None) -> ServeConfig:
+    return ServeConfig(sse_keep_alive_interval=0)
 
 
 def moment(text: str) -> datetime:

@@ -12,9 +12,9 @@ from msgspec import structs
 
 from engine.messages import FinishReason, RowSpec, RowUpdate
 from scheduler.request import Request
-from server.api.limits import Limits
 from server.api.output.sse import KEEP_ALIVE, EventStream
 from server.api.register import REGISTER
+from server.config import ServeConfig
 from tests.server.api.trimming_reader import TrimmingReader
 from tests.server.fakes import ANSWER, answer, say
 from tests.server.live import Live, bearer, chat_body, live_server, parse_events, raw_post, text_of
@@ -24,8 +24,8 @@ KEEP_ALIVE_CHUNK = b"%x\r\n%b\r\n" % (len(KEEP_ALIVE), KEEP_ALIVE)
 
 
 @pytest.fixture
-def limits() -> Limits:
-    return Limits(sse_keep_alive_interval=0.02, send_timeout=0.3, place_interval=0.01)
+def limits(quick_looks: None) -> ServeConfig:
+    return ServeConfig(sse_keep_alive_interval=0.02, send_timeout=0.3)
 
 
 def dechunk(raw: bytes) -> list[bytes]:

@@ -9,7 +9,8 @@ import pytest
 
 from server.api.errors import busy
 from server.api.input import body as body_module
-from server.api.limits import PENDING, Limits
+from server.api.ticket import PENDING
+from server.config import ServeConfig
 from tests.server.fakes import ANSWER, FakeText
 from tests.server.live import Live, chat_body, live_server, text_of
 
@@ -17,8 +18,8 @@ CHAT = "/v1/chat/completions"
 
 
 @pytest.fixture
-def limits() -> Limits:
-    return Limits(max_num_queued_reqs=2, max_num_queued_tokens=300, max_body_bytes=100_000)
+def limits() -> ServeConfig:
+    return ServeConfig(max_num_queued_reqs=2, max_num_queued_tokens=300, max_body_bytes=100_000)
 
 
 async def refusal(live: Live, **fields: object) -> tuple[int, Any, Mapping[str, str]]:
@@ -88,7 +89,7 @@ class SlowText(FakeText):
         return super().encode(text, add_special_tokens=add_special_tokens)
 
 
-async def test_a_refusal_does_not_wait_for_the_tokenizer_whose_line_counts_as_the_queue(limits: Limits) -> None:
+async def test_a_refusal_does_not_wait_for_the_tokenizer_whose_line_counts_as_the_queue(limits: ServeConfig) -> None:
     text = SlowText()
     async with live_server(limits, text=text) as live:
         live.dispatcher.crowd(waiting=0)

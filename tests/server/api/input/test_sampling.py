@@ -11,8 +11,8 @@ from models.network.generation_config import SamplingDefaults
 from server.api.input.prompts import Prompt
 from server.api.input.sampling import list_sampling
 from server.api.input.schema import ChatBody, CompletionBody, Message
-from server.api.limits import Limits
 from server.api.served_model import ServedModel, seed_source
+from server.config import ServeConfig
 from tests.server.live import Live, changed, chat_body, live_server
 
 MESSAGES = [Message("user", "Hi")]
@@ -160,7 +160,7 @@ CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 
 
 @pytest.fixture
-async def replaying(limits: Limits) -> AsyncIterator[Live]:
+async def replaying(limits: ServeConfig) -> AsyncIterator[Live]:
     """A server that was started with --allow-replay."""
     async with live_server(limits, allow_replay=True) as live:
         yield live

@@ -11,8 +11,8 @@ import orjson
 import pytest
 
 from scheduler.stream import AT_ONCE, Wakeups
-from server.api.limits import Limits
 from server.api.output.sse import HEADER, Progress, look_often, progress_in
+from server.config import ServeConfig
 from server.line_ends import escape_line_ends
 from tests.server.fakes import ANSWER, say
 from tests.server.live import Live, chat_body, parse_events, text_of
@@ -93,9 +93,9 @@ ASKED = {"include_progress": True}
 
 
 @pytest.fixture
-def limits() -> Limits:
+def limits(quick_looks: None) -> ServeConfig:
     """Without keep-alives: progress is told to those who ask all the same."""
-    return Limits(sse_keep_alive_interval=0, place_interval=0.01)
+    return ServeConfig(sse_keep_alive_interval=0)
 
 
 @asynccontextmanager

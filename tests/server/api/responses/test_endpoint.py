@@ -9,7 +9,7 @@ import pytest
 
 from engine.messages import FinishReason, RowSpec, RowUpdate
 from server.access import Access
-from server.api.limits import Limits
+from server.config import ServeConfig
 from server.http.front import Front
 from server.keys import Keyring
 from tests.server.fakes import ANSWER, UNKNOWN, FakeText, say
@@ -323,7 +323,7 @@ async def test_stored_responses_are_shown_forgotten_and_bounded() -> None:
 
 async def test_no_key_makes_another_ones_responses_be_forgotten() -> None:
     """One that stored many emptied the store of all the others."""
-    front, limits = Front(Access(Keyring(["mine", "other"]))), Limits(stored_response_bytes=6000)
+    front, limits = Front(Access(Keyring(["mine", "other"]))), ServeConfig(stored_response_bytes=6000)
     async with live_server(limits, front=front, context_length=4096) as live:
         _, kept = await live.post(PATH, {"input": "Hi"}, **bearer("mine"))
         for metadata in (*[{}] * 6, {"a": "x" * 6000}):
