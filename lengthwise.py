@@ -48,9 +48,7 @@ def explain_foreign(name: str) -> str | None:
             f"take {where.parent} off PYTHONPATH, or install Lengthwise into an environment of its own"
         )
     if not own.exists() or own.stat().st_size:  # ours are empty
-        return (
-            f"another package has written over {own.parent}: install Lengthwise again, into an environment of its own"
-        )
+        return f"another package has written over {own.parent}: install Lengthwise again, into a fresh environment"
     return None
 
 

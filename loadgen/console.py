@@ -1,6 +1,4 @@
-"""Tables on a terminal, short numbers, and the columns of all tables (columns.toml). A result is a flat mapping, as in
-`bench`'s JSON.
-"""
+"""Tables on a terminal, short numbers, and the columns of all tables (columns.toml) of results."""
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -3,34 +3,24 @@
 import signal
 import sys
 import tomllib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import orjson
 
 from models.errors import UserError
 from models.files import require_writable_file
+from models.machine import handle_signals
 
 PROGRAM = (sys.executable, "-P", "-m", "lengthwise")  # `-P`: not from the working directory
 
 
-@contextmanager
-def handle_signals(handlers: Mapping[signal.Signals, Callable[[int, FrameType | None], object]]) -> Iterator[None]:
-    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
 def stoppable() -> AbstractContextManager[None]:
     """SIGTERM and SIGHUP act as Ctrl-C, and so does SIGINT, which a background shell ignores."""
-    stopping = dict.fromkeys((signal.SIGTERM, signal.SIGHUP), lambda *_: signal.raise_signal(signal.SIGINT))
-    return handle_signals({signal.SIGINT: signal.default_int_handler, **stopping})
+    interrupt, others = lambda *_: signal.raise_signal(signal.SIGINT), (signal.SIGTERM, signal.SIGHUP)
+    return handle_signals({signal.SIGINT: signal.default_int_handler, **dict.fromkeys(others, interrupt)})
 
 
 Json = dict[str, object]

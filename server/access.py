@@ -68,7 +68,6 @@ class Quota:
     """Exact, so memory is bounded by a minute's admissions."""
 
     def __init__(self, limits: Admission) -> None:
-        """Interactive `limits`."""
         self.interactive = limits
         halves = {name: max(1, limit // 2) for name in LIMITED if (limit := getattr(limits, name))}
         self.background = replace(limits, **halves)  # of batch lines: half
@@ -104,7 +103,6 @@ class Quota:
         share.answers = answers
 
     def spend(self, holder: str, tokens: int, now: float) -> None:
-        """Prompt and generated."""
         if self.interactive.tokens_per_minute is not None and tokens:
             self._uses[holder].tokens.add(tokens, now)
 

@@ -230,12 +230,10 @@ class GatewayConfig(FrontConfig, Backends):
 
     @property
     def name(self) -> str:
-        """For the journal."""
         return ",".join(url.partition("://")[2] for url in self.urls)
 
     @property
     def urls(self) -> list[str]:
-        """Without key files."""
         return [one.partition("=")[0] for one in self.backend]
 
 

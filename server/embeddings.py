@@ -30,8 +30,6 @@ class EmbeddingRefused(Refusal):
 
 
 class EmbeddingWorker:
-    """In the process."""
-
     def __init__(self, network: Embedder, name: str) -> None:
         self._network = network
         self._name = name

@@ -246,7 +246,6 @@ class TrialProcess:
         raise TrialsFailed("grammars cannot be compiled at present; try again later")
 
     def close(self) -> None:
-        """With its trials."""
         self._closed = True
         if (running := self._running) is not None:
             self._kill(running)

@@ -61,7 +61,6 @@ def load_keys(given: Sequence[str], file: Path | None, environ: Mapping[str, str
 
 
 def read_keys(given: Sequence[str], file: Path | None, environ: Mapping[str, str]) -> dict[str, float]:
-    """With weights."""
     keys = {_check(key, "--api-key"): 1.0 for key in given}
     if file is not None:
         keys |= read_key_file(file, f"--api-key-file {file}")

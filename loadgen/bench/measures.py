@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from statistics import fmean, median
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -207,8 +207,4 @@ def _find_peak_tokens(completed: Sequence[RequestOutcome]) -> float:
 
 def _find_peak_requests(outcomes: Sequence[RequestOutcome]) -> int:
     changes = sorted([(one.sent, 1) for one in outcomes] + [(one.end, -1) for one in outcomes])
-    running = peak = 0
-    for _, change in changes:
-        running += change
-        peak = max(peak, running)
-    return peak
+    return max(accumulate(change for _, change in changes), default=0)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import math
-import resource
 import uuid
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
@@ -29,6 +28,7 @@ from loadgen.workload import requests as workload
 from loadgen.workload.requests import join_turns
 from models.errors import INTERRUPTED, UserError
 from models.files import require_writable_folder
+from models.machine import allow_open_files
 from models.options import options_of
 from models.progress import Bars, say
 
@@ -91,7 +91,6 @@ def make_table(figures: Json, metrics: Sequence[str], percentiles: Sequence[floa
 
 
 def list_errors(outcomes: Sequence[RequestOutcome]) -> list[str]:
-    """Most frequent first."""
     said = Counter(f"{one.failure.kind}: {one.failure.message}" for one in outcomes if one.failure is not None)
     lines = [f"{count} x {message}" for message, count in said.most_common(MAX_ERRORS)]
     return [*lines, f"and {len(said) - MAX_ERRORS} other errors"] if len(said) > MAX_ERRORS else lines
@@ -137,7 +136,7 @@ async def warm_up(asked: BenchFlags, prompts: Sequence[LoadPrompt], watch: Watch
 
 @asynccontextmanager
 async def _connect(asked: BenchFlags, connections: int) -> AsyncIterator[tuple[Client, RequestForm]]:
-    allow_open_files(min(connections, asked.max_concurrency or connections))
+    allow_open_files(min(connections, asked.max_concurrency or connections) + SPARE_FILES)
     target = Target(asked.url, asked.headers(), asked.timeout)
     prefix = asked.request_id_prefix or f"bench-{uuid.uuid4().hex[:8]}-"
     async with connect(target, id_prefix=prefix) as client:
@@ -157,16 +156,6 @@ async def _warm_up(
     failures = [outcome.failure for outcome in run.outcomes if outcome.failure is not None]
     if len(failures) == len(requests):
         raise ServerError(f"every warm-up request failed, the first with: {failures[0].message}")
-
-
-def allow_open_files(connections: int) -> None:
-    """As far as the hard limit allows."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = connections + SPARE_FILES
-    if hard != resource.RLIM_INFINITY:
-        wanted = min(wanted, hard)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def run_bench(asked: BenchFlags) -> int:
@@ -211,10 +200,8 @@ def _list_notes(done: Benchmark) -> Iterator[str]:
     if done.figures["client_warning"]:
         yield f"warning: {done.figures['client_warning']}"
     if done.figures["uncounted"]:
-        yield (
-            f"warning: {done.figures['uncounted']} answers came without token counts: their chunks were counted as "
-            "tokens, and their prompts as none"
-        )
+        uncounted = f"{done.figures['uncounted']} answers came without token counts"
+        yield f"warning: {uncounted}: their chunks were counted as tokens, and their prompts as none"
 
 
 def _document(asked: BenchFlags, done: Benchmark, date: str) -> dict[str, object]:

@@ -45,9 +45,8 @@ class Client:
             async with self.session.get(url) as response:
                 body = await response.read()
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
-            raise ServerError(
-                f"no server answers at {url}: start one with `lengthwise serve`, or name another with --base-url"
-            ) from error
+            remedy = "start one with `lengthwise serve`, or name another with --base-url"
+            raise ServerError(f"no server answers at {url}: {remedy}") from error
         if response.status != 200:
             remedy = "give a key with --api-key" if response.status in (401, 403) else "name a --model"
             raise ServerError(f"{url} answers with status {response.status}: {error_message(body)}; {remedy}")
@@ -121,9 +120,7 @@ async def _require_stream(response: aiohttp.ClientResponse) -> None:
         said = error_message(await response.content.read(MAX_ERROR_BYTES))
         raise RequestError(RequestFailure("http", f"status {response.status}: {said}", response.status))
     if response.content_type != "text/event-stream":
-        raise RequestError(
-            RequestFailure("protocol", f"the server answered with {response.content_type}, not a stream")
-        )
+        raise RequestError(RequestFailure("protocol", f"the server sent {response.content_type}, not a stream"))
 
 
 async def _read_to_end(response: aiohttp.ClientResponse) -> None:

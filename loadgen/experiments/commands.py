@@ -14,7 +14,6 @@ def add_benchmarks(subparsers: Subparsers) -> None:
 
 
 def add_commands(subparsers: Subparsers) -> None:
-    """`paper` and `arena`."""
     add_command(subparsers, "paper", Experiments, run_paper)
     add_command(subparsers, "arena", Arena, run_arena)
 

@@ -126,7 +126,6 @@ class SimulateFlags(SimulatedMachine, SimulatedScheduling, LoadFlags, SimulatedR
 
     @property
     def chosen(self) -> tuple[str, ...]:
-        """Each strategy once."""
         return tuple(dict.fromkeys(self.strategies or DEFAULT_STRATEGIES))
 
 

@@ -1,4 +1,4 @@
-"""The load of a simulation: lengths of a workload, at a trace's or random times, cut to what executors hold."""
+"""The load of a simulation: lengths at a trace's or random times, cut to what executors hold."""
 
 from collections.abc import Sequence
 from dataclasses import replace

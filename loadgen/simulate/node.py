@@ -26,8 +26,6 @@ from scheduler.wait_estimate.node_router import Job, NodeLoad, WorkRouter
 
 
 class VirtualClock:
-    """Starts at 0."""
-
     def __init__(self) -> None:
         self._time = 0.0
 

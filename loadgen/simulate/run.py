@@ -66,7 +66,9 @@ def run_simulate(flags: SimulateFlags, cache: Callable[[], Path]) -> int:
     for path, flag in ((flags.save_result, "--save-result"), (flags.csv, "--csv"), (flags.report, "--report")):
         require_writable(path, flag)
     require_drawing(flags.report, "--report")
-    _refuse_impossible(flags.chosen)
+    for name, strategy in find_strategies(flags.chosen).items():
+        if (kept := strategy.quantization) is not None:
+            raise UserError(f"--strategies: {name} keeps weights in {kept}, which only a real engine can do")
     caption = _write_caption(flags, machine_of(flags, cache), axes, seeds)
     with stoppable(), Bars(threaded=True, lines=False, latest_only=bool(axes)) as bars:
         runs, whole = collect(_run_all(flags, axes, seeds, cache, bars))
@@ -149,12 +151,6 @@ def machine_of(flags: SimulateFlags, cache: Callable[[], Path]) -> Machine:
         "prefix_cache_tokens": flags.prefix_cache_tokens,
     }
     return replace(machine, **{name: value for name, value in given.items() if value is not None})
-
-
-def _refuse_impossible(names: Sequence[str]) -> None:
-    for name, strategy in find_strategies(names).items():
-        if (kept := strategy.quantization) is not None:
-            raise UserError(f"--strategies: {name} keeps weights in {kept}, which only a real engine can do")
 
 
 def _find_profile(cost: str, cache: Callable[[], Path]) -> Path:

@@ -131,11 +131,9 @@ def simulate(
 def _refuse_long(trace: Sequence[RequestLengths], most: int, max_tokens: int) -> None:
     longest = max(trace, key=lambda one: one.input_length + min(one.output_length, max_tokens))
     if longest.input_length + min(longest.output_length, max_tokens) > most:
-        raise UserError(
-            f"a request of {longest.input_length} + {longest.output_length} tokens is longer than the "
-            f"{most} that an executor can hold: clip lengths with --max-input-len and --max-output-len, or "
-            "raise --max-model-len and --capacity-tokens"
-        )
+        fault = f"a request of {longest.input_length} + {longest.output_length} tokens exceeds the {most} that fit"
+        remedy = "lower --max-input-len and --max-output-len, or raise --max-model-len and --capacity-tokens"
+        raise UserError(f"{fault}: {remedy}")
 
 
 class _Sink(TokenStream):

@@ -1,6 +1,4 @@
-"""A journal's latest requests replayed under other strategies and settings, at the speed that the machine had. No text
-is read.
-"""
+"""A journal's latest requests replayed under other strategies and settings, at the machine's speed then."""
 
 from __future__ import annotations
 
@@ -63,13 +61,9 @@ def read_replay(journal: Path, model: str | None, most: int) -> Replay:
     if len(entries) < FEWEST:
         whose, programs = "" if model is None else f" to {model}", {one.model for one in newest}
         if len(programs) > 1:
-            raise UserError(
-                f"{journal}: several programs write to it, for {', '.join(sorted(programs))}: give one --of"
-            )
-        raise UserError(
-            f"{journal}: holds {len(entries)} answered requests{whose} of the latest strategy, and {FEWEST} are "
-            "wanted: serve some more first, or name another journal with --journal"
-        )
+            raise UserError(f"{journal}: several programs write it, for {', '.join(sorted(programs))}: give one --of")
+        lack = f"holds {len(entries)} answered requests{whose} of the latest strategy, and {FEWEST} are wanted"
+        raise UserError(f"{journal}: {lack}: serve some more, or give another --journal")
     origin = _arrival(entries[0])
     return Replay(
         model=entries[0].model,
@@ -123,7 +117,6 @@ class WhatIfSetting:
     group_tokens: int
 
     def slowed(self, factor: float) -> WhatIfSetting:
-        """Scaled seconds."""
         return replace(self, machine=replace(self.machine, cost=self.prices.slowed(factor)))
 
 
@@ -267,9 +260,7 @@ def write_sentences(found: WhatIf) -> Iterator[str]:
 def _write_verdict(found: WhatIf) -> str:
     better = find_better(found)
     if better is None:
-        return (
-            f"Nothing tried here would have served these requests better than {found.replay.strategy} by a sure margin."
-        )
+        return f"Nothing tried here would have served these requests surely better than {found.replay.strategy}."
     mean, p99 = (found.trials[better][key] / found.own[key] - 1 for key in ("mean_jct_ms", "p99_jct_ms"))
     named = " with ".join(filter(None, better))
     return f"{named} would have served them better: mean JCT {mean:+.0%}, p99 {p99:+.0%}."

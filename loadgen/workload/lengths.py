@@ -225,11 +225,9 @@ def load_trace(path: Path, kind: str | None = None, cut: Cut = WHOLE) -> list[Re
     origin = found[0].arrival + cut.start
     chosen = [one for one in found if 0 <= one.arrival - origin < cut.duration]
     if not chosen:
-        lasts = found[-1].arrival - found[0].arrival
-        raise UserError(
-            f"{path}: no request arrives in the {cut.duration:g} s from second {cut.start:g} on "
-            f"(--trace-start, --trace-duration); the trace lasts {lasts:.0f} s"
-        )
+        lasts = f"the trace lasts {found[-1].arrival - found[0].arrival:.0f} s"
+        asked = f"{cut.duration:g} s from second {cut.start:g} on (--trace-start, --trace-duration)"
+        raise UserError(f"{path}: no request arrives in the {asked}; {lasts}")
     return [
         replace(
             one,
@@ -242,7 +240,6 @@ def load_trace(path: Path, kind: str | None = None, cut: Cut = WHOLE) -> list[Re
 
 
 def tell_left_out(path: Path, count: int, of: int, what: str) -> None:
-    """Report unused rows."""
     if count:
         say(f"{path}: {count} of {of} rows are left out: {what}")
 

@@ -54,7 +54,6 @@ class Workload:
 
     @property
     def file(self) -> Path:
-        """If any."""
         assert self.dataset_path is not None, "refused before"
         return self.dataset_path
 

@@ -106,7 +106,6 @@ class SampleConversation(msgspec.Struct):
     messages: list[SampleTurn] | None = None
 
     def first_exchange(self) -> Sample | None:
-        """Unless blank."""
         turns = self.conversations or self.conversation or self.messages or ()
         for question, answer in pairwise(turns):
             if question.is_human and not answer.is_human:

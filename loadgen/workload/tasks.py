@@ -49,10 +49,8 @@ def read_material(rng: random.Random, modules: int, root: Path | None = None) ->
     functions = tuple(function for _, functions in read for function in functions)
     documented = tuple(function for function in functions if function.docstring)
     if not documents or not documented:
-        raise UserError(
-            f"--dataset-name builtin: {folder} has no readable Python source: "
-            "use a Python with its standard library as files, or another dataset"
-        )
+        remedy = "use a Python with its library as files, or another dataset"
+        raise UserError(f"--dataset-name builtin: {folder} has no readable Python source: {remedy}")
     return Material(documents, functions, documented)
 
 
@@ -169,7 +167,6 @@ def _misspell(words: list[str], rng: random.Random) -> None:
 
 
 def rude(sentence: str, rng: random.Random) -> str:
-    """With insults."""
     sworn = re.sub(
         r"\b(the|a|this) (?=[a-z])",
         lambda found: f"{found[1]} {rng.choice(TABLES['insults'])} " if rng.random() < 0.4 else found[0],

@@ -133,8 +133,6 @@ async def _soon(coming: Awaitable[T], limits: ServeConfig) -> T:
 
 
 def _too_large(limits: ServeConfig, room: int) -> ApiError:
-    message = (
-        f"the file is larger than {limits.max_file_bytes} bytes (--max-file-bytes), or than the {room} bytes "
-        "that there is room for (--files-size); split it, or delete files"
-    )
+    most = f"{limits.max_file_bytes} bytes (--max-file-bytes), or than the {room} bytes left (--files-size)"
+    message = f"the file is larger than {most}; split it, or delete files"
     return ApiError(413, message, param="file", code="file_too_large", close=True)

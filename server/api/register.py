@@ -106,7 +106,6 @@ class Register:
         self._left = Recent[tuple[str, str], tuple[float, float]](history)  # place, and when broken off
 
     def __len__(self) -> int:
-        """Under way."""
         return len(self._open)
 
     @contextmanager

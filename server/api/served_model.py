@@ -86,9 +86,8 @@ def model_name(asked: str | None, model: ServedModel) -> str:
 
 def unknown_model(asked: str, known: Sequence[str]) -> ApiError:
     """Status 404."""
-    return invalid(
-        "model", f"{asked[:200]!r} is not served here; use {', '.join(known)}", "model_not_found", status=404
-    )
+    fault = f"{asked[:200]!r} is not served here; use {', '.join(known)}"
+    return invalid("model", fault, "model_not_found", status=404)
 
 
 DISPATCHER = web.AppKey("dispatcher", Dispatcher)

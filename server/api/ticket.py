@@ -76,7 +76,6 @@ class AdmissionSlot:
         self._quota.spend(self._account, tokens, self._dispatcher.now())
 
     def settle(self) -> None:
-        """Queued, or over."""
         self._pending.arrived -= self._counted
         self._counted = 0
 

@@ -185,9 +185,7 @@ class Batches:
                     task = group.create_task(self._answer(record, place, share))
                     task.add_done_callback(partial(self._free_slot, share))
         except TimeoutError:
-            late = stored.LineError(
-                "batch_expired", "this request could not be served before the completion window ended"
-            )
+            late = stored.LineError("batch_expired", "this request was not served before the completion window ended")
             unanswered = await self._find_unanswered(record, places)
             lines = [stored.ResultLine(_request_id(record, one), one.custom_id, None, late) for one in unanswered]
             await self._append(record, lines, fine=False)

@@ -183,7 +183,6 @@ class FileStore:
         return file
 
     def has(self, name: str) -> bool:
-        """Of any key."""
         return name in self._files
 
     def all_of(self, holder: str | None) -> list[StoredFile]:

@@ -117,10 +117,9 @@ def require_memory(config: ServeConfig, weights: int, device: torch.device) -> N
     dtype = choose_dtype(config.dtype, device)
     needed, free = weights * dtype.itemsize / 2**30, free_gib(device)
     if needed > free:
-        raise LoadError(
-            f"{config.model}: its weights take {needed:.1f} GiB in {str(dtype).removeprefix('torch.')}, "
-            f"and {free:.1f} GiB of {device} memory are free: free some, or choose a smaller model"
-        )
+        weights_take = f"its weights take {needed:.1f} GiB in {str(dtype).removeprefix('torch.')}"
+        there = f"{free:.1f} GiB of {device} memory are free: free some, or choose a smaller model"
+        raise LoadError(f"{config.model}: {weights_take}, and {there}")
 
 
 def require_room(config: ServeConfig, model: LoadedModel, capacity: int) -> None:
@@ -131,10 +130,8 @@ def require_room(config: ServeConfig, model: LoadedModel, capacity: int) -> None
     wanted, free = capacity * model.kv.bytes_per_token / 2**30, free_gib(model.device)
     executors = 1 if model.device.type == "cuda" else max(1, config.executors)
     if executors * given > free:
-        raise LoadError(
-            f"--kv-cache-memory {given:g}: {executors} x {given:.1f} GiB of KV cache do not fit into the "
-            f"{free:.1f} GiB that are free: give less"
-        )
+        wants = f"--kv-cache-memory {given:g}: {executors} x {given:.1f} GiB of KV cache"
+        raise LoadError(f"{wants} do not fit into the {free:.1f} GiB that are free: give less")
     if given - wanted > 0.05 * given:
         rows = f"--max-num-seqs {config.expected_slots} rows of the longest context"
         log.warning("--kv-cache-memory %g: %s need no more than %.1f GiB, which is what is used", given, rows, wanted)

@@ -128,11 +128,9 @@ def join_text(model: LoadedModel, text: Text) -> LoadedModel:
 def _require_invariance(config: ServeConfig, model: LoadedModel) -> None:
     by_shape = STRATEGIES[config.strategy].refill.entry is Entry.SHAPE  # whose holes regroup other rows' sums
     if config.batch_invariant and (by_shape or not model.reads_exactly):
-        raise LoadError(
-            f"--batch-invariant needs compiled kernels (--kernels native says what they lack) and a strategy that "
-            f"reads prompts apart, such as baton-pd, unlike baton; this is {config.strategy} on "
-            f"{'compiled' if model.reads_exactly else 'torch'} kernels"
-        )
+        needs = "compiled kernels (--kernels native says what they lack) and a strategy that reads prompts apart"
+        here = f"{config.strategy} on {'compiled' if model.reads_exactly else 'torch'} kernels"
+        raise LoadError(f"--batch-invariant needs {needs}, such as baton-pd, unlike baton; this is {here}")
 
 
 def load_networks(config: ServeConfig, folder: Path) -> Iterator[LoadedModel]:
@@ -181,10 +179,8 @@ def build_executor(
     capacity = min(devices.capacity_tokens(config, model), config.expected_slots * context)
     devices.require_room(config, model, capacity)
     if config.max_model_len is not None and capacity < context:
-        raise LoadError(
-            f"memory for {capacity} tokens of KV cache does not hold one row of --max-model-len {context}: "
-            "lower it, or give more with --kv-cache-memory or --gpu-memory-utilization"
-        )
+        remedy = "lower it, or give more with --kv-cache-memory or --gpu-memory-utilization"
+        raise LoadError(f"a KV cache of {capacity} tokens holds no row of --max-model-len {context}: {remedy}")
     arena = KvArena(model.kv, capacity, max_rows=config.expected_slots)
     batch = RunningBatch(model, arena, graphs=_graphs(config, model, arena))
     device = TorchDevice(model, text, batch, config.chunk_tokens(model.device.type), grammars, prefixes)

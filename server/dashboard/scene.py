@@ -55,7 +55,6 @@ class DashboardState:
         }
 
     def forget(self) -> None:
-        """Drop pending events."""
         for news in (self._changes, self._fresh, self._firsts):
             news.clear()
         self._stirred = True
@@ -97,7 +96,6 @@ class DashboardState:
             self._fresh.append(self._latest[-1])
 
     def hello(self) -> snapshot.Hello:
-        """First message."""
         now = self._now()
         devices = [worker.info for worker in self._dispatcher.workers]
         self._prune(now)

@@ -200,7 +200,6 @@ class RayFront:
         return response
 
     async def _read(self, request: Request) -> bytes:
-        """The body."""
         servers, config, body = self._servers, self._servers.config, bytearray()
         if servers.hosts is not None:
             check_host(servers.hosts, request.headers.get("host", ""))

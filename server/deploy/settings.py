@@ -52,9 +52,7 @@ def read_servers(flags: Sequence[str], host: str) -> Servers:
     add_settings(parser, ServeConfig)
     config = read_settings(ServeConfig, parser.parse_args(flags))
     if config.ssl_certfile is not None:
-        raise UserError(
-            "--ssl-certfile: servers behind Ray's proxy speak plain HTTP; put what ends TLS before the proxy"
-        )
+        raise UserError("--ssl-certfile: servers behind Ray's proxy speak plain HTTP; end TLS before the proxy")
     keys = read_keys(config.api_key, config.api_key_file, os.environ)
     local = is_loopback(host) and not keys
     hosts = local_hosts(host, config.allowed_hosts) if local else None

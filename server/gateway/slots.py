@@ -18,8 +18,6 @@ QUICK = 0.02  # seconds of work at least that may queue there to hide latency
 
 @dataclass(slots=True)
 class _Sent:
-    """No byte yet."""
-
     at: float
     place: int  # calls at the backend, itself included
     ended: int  # answers that ended before
@@ -125,7 +123,6 @@ class InferredSlots:
         self._sent[row] = _Sent(self._clock(), place, self._ended, streams)
 
     def begin(self, row: RowId) -> None:
-        """First byte."""
         call = self._sent.pop(row, None)
         if call is None:  # its client has left
             return

@@ -43,7 +43,6 @@ def _foreign(request: web.Request, origin: str) -> bool:
 
 
 async def add_origin_headers(request: web.Request, response: web.StreamResponse) -> None:
-    """CORS."""
     settings, origin = request.app[FRONT].settings, request.headers.get("Origin")
     if not settings.allowed_origins:
         return

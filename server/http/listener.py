@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import resource
 import socket
 from functools import partial
 from ssl import SSLContext
@@ -15,6 +14,7 @@ from typing import cast
 from aiohttp import http_parser, web
 
 from models.errors import UserError
+from models.machine import allow_open_files
 from scheduler.stream import Wakeups
 from server.api.errors import ApiError, error_body, error_response
 from server.api.output.reply import encode
@@ -34,26 +34,15 @@ OWN_FILES = 256  # other than connections
 def require_c_parser() -> None:
     """Raises UserError for aiohttp's Python parser, lax about malformed requests."""
     if http_parser.HttpRequestParser is http_parser.HttpRequestParserPy:
-        raise UserError(
-            "aiohttp runs without its C parser, which is not safe: unset AIOHTTP_NO_EXTENSIONS, "
-            "and install a binary wheel of aiohttp"
-        )
+        remedy = "unset AIOHTTP_NO_EXTENSIONS, and install a binary wheel of aiohttp"
+        raise UserError(f"aiohttp runs without its C parser, which is not safe: {remedy}")
 
 
 def raise_file_limit(connections: int) -> None:
     """One a connection; shells default to 1024."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = connections + OWN_FILES
-    if soft == resource.RLIM_INFINITY or soft >= wanted:
-        return
-    allowed = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
-    if allowed < wanted:
-        log.warning(
-            "only %d files may be open at a time: fewer than --max-connections %d may connect; raise LimitNOFILE",
-            allowed,
-            connections,
-        )
+    if (allowed := allow_open_files(connections + OWN_FILES)) < connections + OWN_FILES:
+        line = "only %d files may be open at a time: fewer than --max-connections %d may connect; raise LimitNOFILE"
+        log.warning(line, allowed, connections)
 
 
 class Connection(web.RequestHandler):

@@ -90,7 +90,6 @@ class Service:
         return self.served_model
 
     def slots(self) -> int:
-        """Of all executors."""
         return sum(worker.info.max_rows for worker in self.dispatcher.workers if worker.serves)
 
 

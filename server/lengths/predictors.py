@@ -26,8 +26,6 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class PredictorKind:
-    """In a process."""
-
     path: Callable[[Path, str], Path]  # from cache folder and served model
     make: Make  # in the process
     learns: bool  # while serving

@@ -40,8 +40,6 @@ class Setup:
 
 
 class Encoder(Protocol):
-    """Part of models.embedder.Embedder."""
-
     def encode(self, texts: Sequence[str]) -> FloatMatrix: ...
 
 
@@ -98,10 +96,9 @@ def read_examples(path: Path, about: Manifest) -> Examples:
     """Of this embedder. Raises ForestError."""
     examples, its = read(path)
     if (its.embedder, its.max_tokens) != (about.embedder, about.max_tokens):
-        raise ForestError(
-            f"{path} was made for the embedder {its.embedder} with {its.max_tokens} tokens, not for "
-            f"{about.embedder} with {about.max_tokens}: train it again with `lengthwise train`"
-        )
+        made, wanted = (f"{one.embedder} with {one.max_tokens}" for one in (its, about))
+        fault = f"{path} was made for the embedder {made} tokens, not for {wanted}"
+        raise ForestError(f"{fault}: train it again with `lengthwise train`")
     return examples
 
 
@@ -229,7 +226,6 @@ class NicedProcess:
         return result
 
     def close(self) -> None:
-        """Abandons work."""
         self._process.close()
 
 

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
-from logging.handlers import QueueHandler, QueueListener
+from logging.handlers import QueueHandler, QueueListener, SysLogHandler
 from typing import TextIO
 
 import orjson
@@ -119,7 +119,7 @@ class Prioritised(logging.Formatter):
         self._inner = inner
 
     def format(self, record: logging.LogRecord) -> str:
-        mark = f"<{_severity(record.levelno)}>"
+        mark = f"<{SysLogHandler.priority_names[SysLogHandler.priority_map.get(record.levelname, 'debug')]}>"
         return "\n".join(mark + line for line in self._inner.format(record).split("\n"))
 
 
@@ -137,11 +137,6 @@ def quiet_broken_requests(record: logging.LogRecord) -> bool:
     """Drop aiohttp's tracebacks for invalid HTTP and unread files, which any client can cause at any rate."""
     error = record.exc_info[1] if record.exc_info else None
     return not isinstance(error, (HttpProcessingError, UnicodeError, TimeoutError))
-
-
-def _severity(level: int) -> int:
-    known = ((logging.CRITICAL, 2), (logging.ERROR, 3), (logging.WARNING, 4), (logging.INFO, 6))
-    return next((number for least, number in known if level >= least), 7)
 
 
 def _printable(text: str) -> str:

@@ -179,11 +179,8 @@ async def drain(service: Service, timeout: float, hurry: asyncio.Event) -> None:
     """Let requests end for `timeout` seconds or until hurried, then end them with an error."""
     waiting, running = service.dispatcher.table.requests_waiting, service.dispatcher.table.requests_running
     if waiting or running:
-        log.info(
-            "shutting down: requests that still run have up to %g s to end (%d); a second signal ends them",
-            timeout,
-            waiting + running,
-        )
+        line = "shutting down: %d requests have up to %g s to end; a second signal ends them"
+        log.info(line, waiting + running, timeout)
     await _wait_for_any(service.dispatcher.drain(), hurry.wait(), timeout=timeout)
     service.dispatcher.abort_all("the server is shutting down")
     await service.dispatcher.drain()

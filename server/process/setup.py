@@ -5,25 +5,17 @@ from __future__ import annotations
 import asyncio
 import signal
 import sys
-from collections.abc import Callable, Iterator, MutableMapping
-from contextlib import contextmanager
+from collections.abc import Callable, MutableMapping
+from contextlib import AbstractContextManager
+
+from models.machine import handle_signals
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
-@contextmanager
-def exit_on(*numbers: int) -> Iterator[None]:
+def exit_on(*numbers: int) -> AbstractContextManager[None]:
     """As SystemExit(128 + number), so that clean-up runs."""
-
-    def leave(number: int, frame: object) -> None:
-        sys.exit(128 + number)
-
-    before = {number: signal.signal(number, leave) for number in numbers}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    return handle_signals(dict.fromkeys(numbers, lambda number, _: sys.exit(128 + number)))
 
 
 class Signals:

@@ -75,7 +75,6 @@ def _cells(one: Json, least: float | None) -> tuple[str, ...]:
 
 
 def find_troubles(found: Json) -> dict[str, str]:
-    """By engine."""
     standings = [one for part in found["parts"] for one in part["standings"]]
     return {one["name"]: one["trouble"] for one in standings if one["trouble"]}
 

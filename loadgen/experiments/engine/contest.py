@@ -57,10 +57,8 @@ def draw_ragged_shapes(rng: random.Random, count: int, shortest: int, longest: i
     """Uniform and distinct. Raises UserError when there are too few."""
     lengths = range(shortest, longest + 1)
     if len(lengths) < count:
-        raise UserError(
-            f"there are {len(lengths)} lengths from {shortest} to {longest}, not {count} distinct ones: "
-            "lower --num-requests, or widen --min-len and --max-len"
-        )
+        lack = f"there are {len(lengths)} lengths from {shortest} to {longest}, not {count}"
+        raise UserError(f"{lack}: lower --num-requests, or widen --min-len and --max-len")
     return list(zip(rng.sample(lengths, count), rng.sample(lengths, count), strict=True))
 
 

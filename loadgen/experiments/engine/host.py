@@ -48,8 +48,6 @@ Sample = NDArray[np.float64]
 
 
 class Stream(asyncio.Protocol):
-    """One answer's events."""
-
     def __init__(self) -> None:
         self.events = self.reads = 0
         self.first: float | None = None  # time.perf_counter

@@ -116,7 +116,6 @@ class Subject:
 
     @property
     def vocab(self) -> int:
-        """Ids for prompts."""
         return min(self.text.vocab_size, self.model.vocab_size)
 
     @property

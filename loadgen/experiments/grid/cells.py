@@ -89,10 +89,8 @@ def load_lengths(load: str, count: int, seed: int) -> tuple[RequestLengths, ...]
     begin, whole = TRACE_STEP * seed, load_trace(Path(load), cut=Cut(max_input=LONGEST, max_output=LONGEST))
     found = [one for one in whole if one.arrival >= begin]
     if len(found) < FEWEST:
-        raise UserError(
-            f"{load}: has {len(found)} answered requests from second {begin:g} on, and {FEWEST} are wanted: take a "
-            "longer trace" + ("" if seed == 0 else ", or fewer --seeds")
-        )
+        lack = f"has {len(found)} answered requests from second {begin:g} on, and {FEWEST} are wanted"
+        raise UserError(f"{load}: {lack}: take a longer trace{', or fewer --seeds' * (seed > 0)}")
     return tuple(found[:count])
 
 

@@ -96,7 +96,6 @@ class PaperRuns:
     lines: Sequence[TrialLine]
 
     def read(self, strategy: str, figure: str) -> dict[str, float]:
-        """By point labels."""
         return {line.point.label: line.figures[figure] for line in self.lines if line.strategy == strategy}
 
     def compare(self, new: str, old: str, figure: str) -> dict[str, float]:

@@ -155,10 +155,8 @@ def load_engine(config: ServeConfig) -> Engine:
     profile = load_profile(default_cache(), conditions_of(config, models[0]))
     if profile is None:
         executors = f" --executors {config.executors}" if config.executors > 1 else ""
-        raise UserError(
-            f"there is no profile of {config.model} under these settings: run `lengthwise profile "
-            f"{config.model}{executors}` first, with the same settings"
-        )
+        command = f"lengthwise profile {config.model}{executors}"
+        raise UserError(f"there is no profile under these settings: run `{command}` first, with the same settings")
     engine = Engine(config, models, text, profile.model)
     return replace(engine, infos=tuple(one.info for one in engine.new_executors(lambda report: None)))
 

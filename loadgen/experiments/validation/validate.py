@@ -46,8 +46,6 @@ DRAWS = tuple(1 + 0.0005 * step for step in range(-8, 9))
 
 @dataclass(frozen=True, slots=True)
 class Quantity:
-    """Measured and simulated."""
-
     real: float
     profiled: float  # at the profile's speed
     simulated: float  # at this run's speed

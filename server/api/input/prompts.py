@@ -1,6 +1,4 @@
-"""Messages or prompts -> token ids that fit the model, and what lengths are predicted from; long ones off the event
-loop.
-"""
+"""Messages or prompts -> token ids that fit the model; long ones off the event loop."""
 
 from collections.abc import Sequence
 from contextlib import suppress

@@ -195,11 +195,9 @@ def cut_header(body: TextBody, granted: Iterable[int]) -> Mapping[str, str]:
 
 
 def _too_long(name: str, asked: int, room: int, model: ServedModel) -> ApiError:
-    fault = (
-        f"the prompt has {model.context_length - room} tokens and {name} asks for {asked} more, but the context holds "
-        f"{model.context_length}; lower {name} to {room} or shorten the prompt"
-    )
-    return invalid(name, fault, "context_length_exceeded")
+    length, remedy = model.context_length, f"lower {name} to {room} or shorten the prompt"
+    fault = f"the prompt has {length - room} tokens and {name} asks for {asked} more, but the context holds {length}"
+    return invalid(name, f"{fault}; {remedy}", "context_length_exceeded")
 
 
 def _logit_bias(biases: Mapping[str, float], vocab_size: int) -> tuple[tuple[int, float], ...]:

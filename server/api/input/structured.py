@@ -100,7 +100,6 @@ GRAMMARS = {"json": "json", "json_schema": "json", "regex": "regex", "lark": "gr
 
 
 def _other_words(body: TextBody) -> Iterator[tuple[str, StructuredOutputs]]:
-    """Other servers' fields."""
     for field in OTHER_WORDS:
         if (value := bytes(getattr(body, field))) in ASKS_NOTHING or (field == "nvext" and b'"guided_' not in value):
             continue

@@ -181,6 +181,5 @@ def _instructed(turns: list[Turn], tools: Toolbox) -> list[Turn]:
 
 
 def instruction(definitions: Sequence[Mapping[str, Any]]) -> str:
-    """Tools as text."""
     listed = "\n".join(orjson.dumps(definition["function"]).decode() for definition in definitions)
     return INSTRUCTION.format(tools=listed, open=OPEN, close=CLOSE)

@@ -146,7 +146,6 @@ def predicted_tokens(requests: Sequence[Request]) -> float | None:
 
 
 def headers_of(told: Expectation) -> Mapping[str, str]:
-    """Short form."""
     tokens, end = told.predicted_tokens, told.expected_completion_s
     values = {
         "x-lengthwise-place": told.place,

@@ -116,9 +116,7 @@ def _install(options: Install) -> None:
 
 def _unit(options: Print, config: Path) -> str:
     if options.template and options.config != CONFIG:
-        raise UserError(
-            "--config is for one server: with --template each reads the file of its own name in /etc/lengthwise"
-        )
+        raise UserError("--config is for one server: with --template each reads /etc/lengthwise/NAME.toml")
     timeout = load_config({}, {}, config).shutdown_timeout if config.exists() else ServeConfig().shutdown_timeout
     return write_unit(_program(options), options.config, timeout, options.template)
 
@@ -131,10 +129,8 @@ def _program(options: Print) -> Path:
 def _require_visible(program: Path, interpreter: Path) -> None:
     for real in (program, program.resolve(), interpreter.resolve()):
         if any(real.is_relative_to(folder) for folder in HIDDEN):
-            raise UserError(
-                f"{real} is in a home folder, which the service cannot see: install Lengthwise elsewhere, "
-                "such as in a virtual environment below /opt, and run `systemd install` from there"
-            )
+            remedy = "install Lengthwise into an environment below /opt, and run `systemd install` from there"
+            raise UserError(f"{real} is in a home folder, which the service cannot see: {remedy}")
 
 
 def _below(root: Path, path: Path) -> Path:

@@ -203,7 +203,7 @@ def test_of_two_programs_that_share_a_journal_one_is_replayed(journal: Path, giv
         replay = read_replay(journal, given, 70)
         assert replay.model == given.removeprefix("somewhere/") and len(replay.recorded) == 70
         return
-    with pytest.raises(UserError, match="several programs write to it, for 127.0.0.1:8001/v1, tiny: give one --of"):
+    with pytest.raises(UserError, match="several programs write it, for 127.0.0.1:8001/v1, tiny: give one --of"):
         read_replay(journal, None, 70)
 
 
