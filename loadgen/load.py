@@ -83,8 +83,8 @@ def measure_client(cpu: float, lags: Sequence[float]) -> Json:
     if cpu >= BUSY_CPU:
         warning = f"the load generator used {cpu:.0%} of a core: it may have been the bottleneck, not the server"
     elif p99 >= BUSY_LAG:
-        late_ms = f"late by up to {p99 * 1000:.0f} ms (99th percentile)"
-        warning = f"the load generator's event loop was {late_ms} for lack of CPU, and latencies include that"
+        lateness = f"late by up to {p99 * 1000:.0f} ms (99th percentile)"
+        warning = f"the load generator's event loop was {lateness} for lack of CPU, and latencies include that"
     return {
         "client_cpu_percent": cpu * 100,
         "client_loop_lag_mean_ms": fmean(late) * 1000,

@@ -1,10 +1,9 @@
-"""Result files: checked before a long run, written after it; and signals that stop runs."""
+"""Result files: checked before a long run, written after it."""
 
-import signal
 import sys
 import tomllib
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,15 +11,8 @@ import orjson
 
 from models.errors import UserError
 from models.files import require_writable_file
-from models.machine import handle_signals
 
 PROGRAM = (sys.executable, "-P", "-m", "lengthwise")  # `-P`: not from the working directory
-
-
-def stoppable() -> AbstractContextManager[None]:
-    """SIGTERM and SIGHUP act as Ctrl-C, and so does SIGINT, which a background shell ignores."""
-    interrupt, others = lambda *_: signal.raise_signal(signal.SIGINT), (signal.SIGTERM, signal.SIGHUP)
-    return handle_signals({signal.SIGINT: signal.default_int_handler, **dict.fromkeys(others, interrupt)})
 
 
 Json = dict[str, object]

@@ -103,6 +103,7 @@ class Quota:
         share.answers = answers
 
     def spend(self, holder: str, tokens: int, now: float) -> None:
+        """Prompt and generated."""
         if self.interactive.tokens_per_minute is not None and tokens:
             self._uses[holder].tokens.add(tokens, now)
 

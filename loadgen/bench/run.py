@@ -28,7 +28,7 @@ from loadgen.workload import requests as workload
 from loadgen.workload.requests import join_turns
 from models.errors import INTERRUPTED, UserError
 from models.files import require_writable_folder
-from models.machine import allow_open_files
+from models.open_files import allow_open_files
 from models.options import options_of
 from models.progress import Bars, say
 

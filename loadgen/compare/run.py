@@ -29,13 +29,14 @@ from loadgen.console import format_number, table_console
 from loadgen.load import Show
 from loadgen.options import AccessFlags, BenchFlags, CompareFlags, RequestFlags, Sampling
 from loadgen.plot import INSTALL, can_draw
-from loadgen.result_file import explain_unwritable, stoppable
+from loadgen.result_file import explain_unwritable
 from loadgen.turns import take_turns
 from loadgen.workload import requests as workload
 from models.errors import INTERRUPTED, UserError
 from models.files import replace_file, require_writable_folder
 from models.options import options_of
 from models.progress import Bars
+from models.signals import stoppable
 
 PAGE, DATA, LOGS = "report.html", "report.json", "logs"
 

@@ -12,7 +12,7 @@ from os import killpg
 from pathlib import Path
 from types import MappingProxyType
 
-from models.machine import handle_signals
+from models.signals import handle_signals
 
 STOP_TIMEOUT = 60.0  # seconds to end after SIGTERM
 POLL = 0.05
@@ -81,7 +81,7 @@ def _wait_until_ready(process: subprocess.Popen[bytes], log: Path, timeout: floa
             process.wait(POLL)
         if found := re.search(r"ready on (\S+)", log.read_text("utf-8", "replace")):
             if not found[1].startswith("http://"):
-                remedy = "leave `uds`, `ssl_certfile` and `ssl_keyfile` out of flags, file and variables"
+                remedy = "leave `uds`, `ssl_certfile`, `ssl_keyfile` out of flags, --config and LENGTHWISE_ variables"
                 raise ServerFailure(f"the server listens on {found[1]}, and only plain HTTP is compared: {remedy}")
             return found[1]
         if process.returncode is not None:

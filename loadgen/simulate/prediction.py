@@ -100,16 +100,17 @@ def replay_forecasts(forecasts: Sequence[Forecast]) -> Predict:
     return lambda sampling: next(following)
 
 
+def _inverted(seed: int) -> Predict:
+    return lambda sampling: sampling.max_tokens + 1 - true_length(sampling)
+
+
 def _tenfold(seed: int) -> Predict:
     rng = random.Random(seed)
     return lambda sampling: true_length(sampling) * rng.choice((0.1, 10.0))
 
 
 # misleading predictors, by name; called with a seed
-WRONG: Mapping[str, Callable[[int], Predict]] = {
-    "inverted": lambda seed: lambda sampling: sampling.max_tokens + 1 - true_length(sampling),
-    "tenfold": _tenfold,
-}
+WRONG: Mapping[str, Callable[[int], Predict]] = {"inverted": _inverted, "tenfold": _tenfold}
 
 
 def _noisy(sigma: float, seed: int) -> Predict:

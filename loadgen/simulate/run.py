@@ -9,7 +9,7 @@ from typing import Any
 from engine.simulated.machine import Machine
 from loadgen.console import show_table, table_console
 from loadgen.plot import require_drawing
-from loadgen.result_file import Json, require_writable, save, save_json, stoppable
+from loadgen.result_file import Json, require_writable, save, save_json
 from loadgen.simulate import report
 from loadgen.simulate.figures import Figures, measure_simulation
 from loadgen.simulate.flags import SimulateFlags
@@ -22,6 +22,7 @@ from loadgen.turns import collect
 from loadgen.workload.lengths import RequestLengths
 from models.errors import INTERRUPTED, UserError
 from models.progress import Bars, say
+from models.signals import stoppable
 from scheduler.assembly import find_strategies
 from scheduler.batching.batcher import BatchLimits
 from scheduler.serving_time.presets import PRESETS
@@ -66,9 +67,7 @@ def run_simulate(flags: SimulateFlags, cache: Callable[[], Path]) -> int:
     for path, flag in ((flags.save_result, "--save-result"), (flags.csv, "--csv"), (flags.report, "--report")):
         require_writable(path, flag)
     require_drawing(flags.report, "--report")
-    for name, strategy in find_strategies(flags.chosen).items():
-        if (kept := strategy.quantization) is not None:
-            raise UserError(f"--strategies: {name} keeps weights in {kept}, which only a real engine can do")
+    _refuse_impossible(flags.chosen)
     caption = _write_caption(flags, machine_of(flags, cache), axes, seeds)
     with stoppable(), Bars(threaded=True, lines=False, latest_only=bool(axes)) as bars:
         runs, whole = collect(_run_all(flags, axes, seeds, cache, bars))
@@ -151,6 +150,12 @@ def machine_of(flags: SimulateFlags, cache: Callable[[], Path]) -> Machine:
         "prefix_cache_tokens": flags.prefix_cache_tokens,
     }
     return replace(machine, **{name: value for name, value in given.items() if value is not None})
+
+
+def _refuse_impossible(names: Sequence[str]) -> None:
+    for name, strategy in find_strategies(names).items():
+        if (kept := strategy.quantization) is not None:
+            raise UserError(f"--strategies: {name} keeps weights in {kept}, which only a real engine can do")
 
 
 def _find_profile(cost: str, cache: Callable[[], Path]) -> Path:

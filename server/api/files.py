@@ -12,7 +12,7 @@ from server.api.batches import ListPage, batches_of, send_page
 from server.api.errors import ApiError, bad_request, invalid
 from server.api.input.body import UNPACKED
 from server.api.output.reply import json_response
-from server.api.ticket import LIMITS
+from server.api.served_model import LIMITS
 from server.batches.files import FileObject, NoSuchFile, StoredFile
 from server.config import ServeConfig
 

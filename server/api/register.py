@@ -23,9 +23,18 @@ from scheduler.dispatcher import Dispatcher
 from scheduler.programs.program import Program
 from scheduler.request import Request
 from server.access import client_of, holder_of
-from server.api import request_status
 from server.api.errors import ApiError, invalid
 from server.api.output.reply import Metrics, expectation_of, json_response
+from server.api.request_status import (
+    CallState,
+    RequestList,
+    RequestStatus,
+    WaitReason,
+    call_state,
+    choice_of,
+    explain_wait,
+    measure,
+)
 from server.api.served_model import DISPATCHER
 from server.request_id import request_id
 
@@ -83,8 +92,8 @@ class Record:
         )
 
     @property
-    def state(self) -> request_status.CallState:
-        return request_status.CallState.CANCELLED if self.cancelled else request_status.call_state(self.requests)
+    def state(self) -> CallState:
+        return CallState.CANCELLED if self.cancelled else call_state(self.requests)
 
     def leave(self) -> None:
         """Note whether it left early."""
@@ -102,10 +111,11 @@ class Register:
     def __init__(self, dispatcher: Dispatcher, history: int = HISTORY) -> None:
         self._dispatcher = dispatcher
         self._open: dict[str, Record] = {}
-        self._ended = Recent[str, request_status.RequestStatus](history)
+        self._ended = Recent[str, RequestStatus](history)
         self._left = Recent[tuple[str, str], tuple[float, float]](history)  # place, and when broken off
 
     def __len__(self) -> int:
+        """Under way."""
         return len(self._open)
 
     @contextmanager
@@ -124,7 +134,7 @@ class Register:
             if record.requests or record.cancelled:  # ignore calls refused before the queue
                 self._ended[record.id] = self._status(record)
 
-    def status(self, name: str, holder: str | None, *, explained: bool = False) -> request_status.RequestStatus | None:
+    def status(self, name: str, holder: str | None, *, explained: bool = False) -> RequestStatus | None:
         """`explained` adds why it waits; None for an unknown or foreign call."""
         found = self._find(name, holder)
         if isinstance(found, Record):
@@ -134,12 +144,12 @@ class Register:
     def _own(self, holder: str | None) -> list[Record]:
         return [one for one in reversed(self._open.values()) if one.caller.holder == holder]
 
-    def explain_row(self, row: RowId, holder: str | None) -> request_status.RequestStatus | None:
+    def explain_row(self, row: RowId, holder: str | None) -> RequestStatus | None:
         """The call with this row, or None."""
         found = (one for one in self._own(holder) if any(request.row_id == row for request in one.requests))
         return next((self._status(one, explained=True) for one in found), None)
 
-    def cancel(self, name: str, holder: str | None) -> request_status.RequestStatus | None:
+    def cancel(self, name: str, holder: str | None) -> RequestStatus | None:
         """What has ended stays. None as for `status`."""
         found = self._find(name, holder)
         if isinstance(found, Record):
@@ -152,36 +162,34 @@ class Register:
                 request.stream.put(RowUpdate(request.row_id, finish_reason=FinishReason.ERROR, error=CANCELLED))
         return self.status(name, holder)
 
-    def iter_latest(self, holder: str | None, limit: int) -> Iterator[request_status.RequestStatus]:
+    def iter_latest(self, holder: str | None, limit: int) -> Iterator[RequestStatus]:
         """Under way, then ended, latest first; statuses are computed on demand."""
         own = self._own(holder)[:limit]
         past = (ended for ended in reversed(self._ended.values()) if ended.caller == holder)
         return chain(map(self._status, own), [*islice(past, limit - len(own))])
 
-    def _find(self, name: str, holder: str | None) -> Record | request_status.RequestStatus | None:
+    def _find(self, name: str, holder: str | None) -> Record | RequestStatus | None:
         """By id, or the latest with this request id, under way before ended."""
-        found: Record | request_status.RequestStatus | None = self._open.get(name) or self._ended.get(name)
+        found: Record | RequestStatus | None = self._open.get(name) or self._ended.get(name)
         if found is not None:
             return found if _caller(found).holder == holder else None
-        calls: Iterable[Record | request_status.RequestStatus] = chain(
-            reversed(self._open.values()), reversed(self._ended.values())
-        )
+        calls: Iterable[Record | RequestStatus] = chain(reversed(self._open.values()), reversed(self._ended.values()))
         return next((one for one in calls if _caller(one) == Caller(holder, name)), None)
 
-    def _status(self, record: Record, *, explained: bool = False) -> request_status.RequestStatus:
+    def _status(self, record: Record, *, explained: bool = False) -> RequestStatus:
         requests, state = record.requests, record.state
-        choices = [request_status.choice_of(index, request, self._dispatcher) for index, request in enumerate(requests)]
-        waits = state is request_status.CallState.WAITING
+        choices = [choice_of(index, request, self._dispatcher) for index, request in enumerate(requests)]
+        waits = state is CallState.WAITING
         places = [(one.place, one.expected_wait_s) for one in choices if waits and one.place is not None]
         place, wait = min(places, key=itemgetter(0), default=(None, None))
         ends = [request.times.end for request in requests if request.times.end is not None]
         end = max(ends) if requests and len(ends) == len(requests) else self._dispatcher.now()
-        reason: request_status.WaitReason | None | msgspec.UnsetType = msgspec.UNSET
+        reason: WaitReason | None | msgspec.UnsetType = msgspec.UNSET
         if explained:
             others = [one for one in self._own(record.caller.holder) if one is not record]
             own = {request: one.id for one in others for request in one.requests}
-            reason = request_status.explain_wait(requests, own, self._dispatcher)
-        return request_status.RequestStatus(
+            reason = explain_wait(requests, own, self._dispatcher)
+        return RequestStatus(
             **{name: getattr(record, name) for name in ("id", "endpoint", "model", "created", "stream")},
             request_id=record.caller.request_id,
             caller=record.caller.holder,
@@ -192,14 +200,14 @@ class Register:
             prompt_tokens=sum(len(prompt) for prompt in {id(each.prompt): each.prompt for each in requests}.values()),
             max_tokens=sum(request.sampling.max_tokens for request in requests),
             generated_tokens=sum(request.generated for request in requests),
-            metrics=request_status.measure(requests) if requests else Metrics(None, None, None),
+            metrics=measure(requests) if requests else Metrics(None, None, None),
             estimate=expectation_of(requests, self._dispatcher.now(), run=True) if requests else None,
             choices=choices,
             waits_for=reason,
         )
 
 
-def _caller(call: Record | request_status.RequestStatus) -> Caller:
+def _caller(call: Record | RequestStatus) -> Caller:
     return call.caller if isinstance(call, Record) else Caller(call.caller, call.request_id)
 
 
@@ -221,11 +229,11 @@ async def list_requests(request: web.Request) -> web.Response:
 
     Raises ApiError 400.
     """
-    register, holder, found = request.app[REGISTER], holder_of(request), list[request_status.RequestStatus]()
+    register, holder, found = request.app[REGISTER], holder_of(request), list[RequestStatus]()
     read_number(request, "explain", 0, 1)
     if "row" in request.query:
         status = register.explain_row(read_number(request, "row", 0, MOST_ROW), holder)
-        return json_response(request_status.RequestList([] if status is None else [status]))
+        return json_response(RequestList([] if status is None else [status]))
     looked_up = 0
     for status in register.iter_latest(holder, read_number(request, "limit", 1, HISTORY, LISTED)):
         found.append(status)
@@ -233,7 +241,7 @@ async def list_requests(request: web.Request) -> web.Response:
         if looked_up >= PIECE:
             looked_up = 0
             await asyncio.sleep(0)
-    return json_response(request_status.RequestList(found))
+    return json_response(RequestList(found))
 
 
 async def show_request(request: web.Request) -> web.Response:
@@ -251,7 +259,7 @@ async def cancel_request(request: web.Request) -> web.Response:
     return _respond(name, request.app[REGISTER].cancel(name, holder_of(request)))
 
 
-def _respond(name: str, status: request_status.RequestStatus | None) -> web.Response:
+def _respond(name: str, status: RequestStatus | None) -> web.Response:
     if status is None:
         fault = f"no request {name[:200]!r} is under way or has ended lately"
         raise invalid("id", fault, "request_not_found", status=404)

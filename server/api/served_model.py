@@ -17,6 +17,7 @@ from models.network.generation_config import SamplingDefaults
 from scheduler.dispatcher import Dispatcher
 from server.api.errors import ApiError, invalid
 from server.api.output.reply import FINGERPRINT
+from server.config import FrontConfig
 from server.grammars import GrammarCompiler
 from server.lengths.instruction import InstructionSplit
 from server.lengths.lengths import Lengths
@@ -92,3 +93,4 @@ def unknown_model(asked: str, known: Sequence[str]) -> ApiError:
 
 DISPATCHER = web.AppKey("dispatcher", Dispatcher)
 LENGTHS = web.AppKey("lengths", Lengths)
+LIMITS = web.AppKey("limits", FrontConfig)

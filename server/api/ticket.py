@@ -1,8 +1,6 @@
 """A call's room in the queue and its key's quota, decided before anything is read."""
 
-from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 
 from aiohttp import web
 from aiohttp.typedefs import Handler
@@ -11,28 +9,15 @@ from scheduler.dispatcher import Dispatcher
 from scheduler.length.features import LengthQuery
 from scheduler.length.prediction import Prediction
 from scheduler.request import Refused, Request, TooLate, Unpromised
-from scheduler.stream import SLICE, Wakeups
 from scheduler.submission import Submission
 from server.access import ACCESS, ALL, HOLDER
 from server.api.errors import ApiError, busy, failure_error, shutting_down, unpromised
 from server.api.health import LIFE
 from server.api.operation import OPERATION, Operation
+from server.api.pending import PENDING
 from server.api.register import Record
-from server.api.served_model import DISPATCHER, LENGTHS
+from server.api.served_model import DISPATCHER, LENGTHS, LIMITS
 from server.config import FrontConfig
-
-
-@dataclass(slots=True)
-class PendingCalls:
-    """Event loop only."""
-
-    arrived: int = 0  # answers asked for; one until the body is read
-    body_bytes: Counter[str] = field(default_factory=Counter)  # held until parsed, by sender
-    turns: Wakeups = field(default_factory=lambda: Wakeups(SLICE / 5))  # of reading, parsing, encoding, queueing
-
-
-LIMITS = web.AppKey("limits", FrontConfig)
-PENDING = web.AppKey("pending", PendingCalls)
 
 
 class AdmissionSlot:

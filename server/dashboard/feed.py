@@ -17,7 +17,7 @@ from scheduler.request import Request
 from server.api.errors import ApiError
 from server.api.output.reply import encode, json_response
 from server.api.output.sse import EventStream
-from server.api.ticket import LIMITS
+from server.api.served_model import LIMITS
 from server.dashboard.scene import DashboardState
 from server.version import VERSION
 

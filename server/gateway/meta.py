@@ -107,7 +107,7 @@ class CallMeta(SignFields, frozen=True):
                 break
         return tuple(found[:MOST_WORDS])
 
-    def due(self, arrival: float) -> float | None:
+    def read_deadline(self, arrival: float) -> float | None:
         """Seconds of the clock; raises ApiError 400."""
         if self.deadline_ms is None:
             return None
@@ -115,14 +115,14 @@ class CallMeta(SignFields, frozen=True):
             raise invalid("deadline_ms", f"must be a whole number from 1 to {LATEST}")
         return arrival + float(self.deadline_ms) / 1000
 
-    def rank(self) -> int:
+    def read_priority(self) -> int:
         """Lower is earlier, as in vLLM; default 0. Raises ApiError 400."""
         rank = 0 if self.priority is None else self.priority
         if type(rank) is not int or abs(rank) >= 2**31:
             raise invalid("priority", "must be a whole number of 32 bits")
         return rank
 
-    def cache_key(self, client: str) -> str:
+    def read_cache_key(self, client: str) -> str:
         """The client's name of the conversation, shortened, or empty."""
         key = self.prompt_cache_key
         own = key if isinstance(key, str) else ""

@@ -25,8 +25,8 @@ from server.api.input.schema import MOST_ANSWERS
 from server.api.operation import OPERATION
 from server.api.output.reply import SHORT_FORM, expectation_of, headers_of, json_response
 from server.api.register import CALL, REGISTER, Record
-from server.api.served_model import DISPATCHER, LENGTHS
-from server.api.ticket import LIMITS, TICKET, check_tokens, submit
+from server.api.served_model import DISPATCHER, LENGTHS, LIMITS
+from server.api.ticket import TICKET, check_tokens, submit
 from server.gateway.asking import BACKENDS, are_one, is_form, plain_path, read_aside, refuse_kept, refuse_references
 from server.gateway.backend import ROOM
 from server.gateway.merged import as_stream
@@ -132,11 +132,11 @@ def _record(request: web.Request, meta: CallMeta) -> Record:
 def _known(request: web.Request, record: Record, meta: CallMeta, prediction: Prediction | None) -> Known:
     asked = read_field(meta.promise) or read_header(request.headers)
     return Known(
-        priority=meta.rank(),
-        deadline=meta.due(record.arrival),
+        priority=meta.read_priority(),
+        deadline=meta.read_deadline(record.arrival),
         **(Known() if asked is None else ask_for(asked, record.arrival, request.app[DISPATCHER].now())),
         client=record.client,
-        prompt_cache_key=meta.cache_key(record.client),
+        prompt_cache_key=meta.read_cache_key(record.client),
         program=record.program,
         predicted_length=None if prediction is None else prediction.length * meta.choices,
         distribution=None if prediction is None or meta.choices > 1 else prediction.distribution,

@@ -14,7 +14,7 @@ from typing import cast
 from aiohttp import http_parser, web
 
 from models.errors import UserError
-from models.machine import allow_open_files
+from models.open_files import allow_open_files
 from scheduler.stream import Wakeups
 from server.api.errors import ApiError, error_body, error_response
 from server.api.output.reply import encode

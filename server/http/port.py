@@ -68,6 +68,7 @@ def _provisional(path: Path) -> Path:
 
 
 def _require_vacant(path: Path) -> None:
+    """Raise UserError where a server listens; stale sockets may be replaced."""
     try:
         if not stat.S_ISSOCK(path.lstat().st_mode):
             raise UserError(f"--uds {path} is there and no socket: remove it, or choose another path")

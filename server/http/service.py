@@ -30,10 +30,11 @@ from server.api.openapi import DOCUMENT, encode_document
 from server.api.operation import BY_HANDLER, NOWHERE, OPERATION, Operation
 from server.api.output.reply import SHORT_FORM
 from server.api.output.sse import LOOKS, SENT
+from server.api.pending import PENDING, PendingCalls
 from server.api.register import REGISTER, Register
 from server.api.responses import STORE, ResponseStore
-from server.api.served_model import DISPATCHER, LENGTHS, MODEL, ServedModel
-from server.api.ticket import LIMITS, PENDING, PendingCalls, admit
+from server.api.served_model import DISPATCHER, LENGTHS, LIMITS, MODEL, ServedModel
+from server.api.ticket import admit
 from server.batches.batches import BATCHES, Batches, start_batches, stop_batches
 from server.config import FrontConfig, ServeConfig
 from server.dashboard.feed import FEED, NAME, Feed, close_feed

@@ -87,7 +87,7 @@ def _from_journal(path: Path, model: str) -> TrainingData:
     served = served_rows(read(path, model=model))
     rows = [row for row in served if len(row.features) == FEATURES]  # others are the default's
     if not rows:
-        remedy = "serve some with --length-predictor forest, name another --tokenizer, or name files"
+        remedy = "serve some with --length-predictor forest, name another model with --tokenizer, or name files"
         raise UserError(f"{path} has no answer of {model} that was predicted and not broken off: {remedy}")
     return TrainingData(learnable(rows), [str(row.features[:INSTRUCTION_GROUPS]) for row in rows])
 
@@ -124,7 +124,7 @@ def _lines(path: Path) -> Iterator[_Line]:
                     continue
                 line = decoder.decode(text)
                 if line.length is None and line.reference is None:
-                    raise UserError(f"{path}:{number}: neither length nor reference, which say how long answers are")
+                    raise UserError(f"{path}:{number}: neither length nor reference says how long the answer is")
                 yield line
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror}") from error

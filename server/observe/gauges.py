@@ -64,6 +64,8 @@ STEP_AGE = "Seconds since the executor's last report while it has work, else 0."
 
 @dataclass(eq=False, slots=True)
 class Gauges(Collector):
+    """Registers itself."""
+
     metrics: MetricsCollector
     dispatcher: Dispatcher
     lengths: Lengths

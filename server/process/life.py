@@ -21,6 +21,7 @@ import uvloop
 from aiohttp import web
 
 from models.errors import UserError
+from models.signals import exit_on
 from scheduler.clock import WorkFailed, background
 from scheduler.serving_time.bilinear import TYPICAL_TOKENS
 from server.api.health import LIFE
@@ -33,7 +34,7 @@ from server.http.service import HostMachine, Service, build_app
 from server.observe import logs
 from server.process.loop_watchdog import watch_loop
 from server.process.notify import Notifier, feed_watchdog
-from server.process.setup import SIGNALS, Signals, exit_on
+from server.process.setup import SIGNALS, Signals
 
 log = logging.getLogger(__name__)
 

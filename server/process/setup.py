@@ -4,18 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import signal
-import sys
 from collections.abc import Callable, MutableMapping
-from contextlib import AbstractContextManager
-
-from models.machine import handle_signals
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
-
-
-def exit_on(*numbers: int) -> AbstractContextManager[None]:
-    """As SystemExit(128 + number), so that clean-up runs."""
-    return handle_signals(dict.fromkeys(numbers, lambda number, _: sys.exit(128 + number)))
 
 
 class Signals:

@@ -57,7 +57,7 @@ def draw_ragged_shapes(rng: random.Random, count: int, shortest: int, longest: i
     """Uniform and distinct. Raises UserError when there are too few."""
     lengths = range(shortest, longest + 1)
     if len(lengths) < count:
-        lack = f"there are {len(lengths)} lengths from {shortest} to {longest}, not {count}"
+        lack = f"there are {len(lengths)} lengths from {shortest} to {longest}, not {count} distinct ones"
         raise UserError(f"{lack}: lower --num-requests, or widen --min-len and --max-len")
     return list(zip(rng.sample(lengths, count), rng.sample(lengths, count), strict=True))
 

@@ -144,8 +144,8 @@ def sigma_for_accuracy(lengths: Sequence[int], cuts: Sequence[float], accuracy: 
 
     found = _bisect(lambda sigma: right(sigma) > accuracy)
     if abs(right(found) - accuracy) > TOLERANCE + 1 / len(true):
-        classes = f"{accuracy:.1%} into the right one of {len(cuts) + 1} classes"
-        raise UserError(f"no predictor of these {len(true)} answers puts {classes}: too many are of one length")
+        wanted = f"puts {accuracy:.1%} of these {len(true)} answers into the right one of {len(cuts) + 1} classes"
+        raise UserError(f"no predictor {wanted}: too many are of one length; take another trace")
     return found
 
 

@@ -22,9 +22,10 @@ from server.api.input.program import PROGRAMS, read_signs
 from server.api.input.promise import HEADER, read_header
 from server.api.input.schema import GenerationBody
 from server.api.output.sse import HEADER as PROGRESS
+from server.api.pending import PENDING
 from server.api.register import Record
-from server.api.served_model import MODEL, model_name
-from server.api.ticket import LIMITS, PENDING, TICKET
+from server.api.served_model import LIMITS, MODEL, model_name
+from server.api.ticket import TICKET
 from server.config import FrontConfig
 
 LARGE = 64 * 1024  # bytes from which on a body is parsed off the event loop

@@ -24,8 +24,8 @@ from server.api.output.call import Call, Part, open_call, read_updates
 from server.api.output.reading import CallPiece, Piece, try_json
 from server.api.output.reply import SHORT_FORM, expectation_of, headers_of
 from server.api.register import CALL, REGISTER, Record
-from server.api.served_model import DISPATCHER, MODEL, ServedModel
-from server.api.ticket import LIMITS, TICKET
+from server.api.served_model import DISPATCHER, LIMITS, MODEL, ServedModel
+from server.api.ticket import TICKET
 from server.request_id import request_id
 
 log = logging.getLogger(__name__)

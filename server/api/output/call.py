@@ -25,8 +25,8 @@ from server.api.output.reading import Piece, Reader, reader_of
 from server.api.output.reply import LETTERS, Metrics, PromptDetails, Usage, expectation_of, weigh
 from server.api.register import Record
 from server.api.request_status import measure
-from server.api.served_model import DISPATCHER
-from server.api.ticket import LIMITS, check_tokens, submit
+from server.api.served_model import DISPATCHER, LIMITS
+from server.api.ticket import check_tokens, submit
 
 
 @dataclass(slots=True)

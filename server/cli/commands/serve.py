@@ -14,13 +14,14 @@ from loadgen.compare.server import ServerFailure, run_server
 from loadgen.result_file import PROGRAM
 from models.errors import UserError
 from models.options import Subparsers, add_options, describe, options_of, read_options
+from models.signals import exit_on
 from server.cache_paths import fetch_model, require_writable
 from server.cli.commands import chat
 from server.cli.commands.doctor import require_startable
 from server.config import GatewayConfig, ServeConfig
 from server.deploy.settings import Cluster, read_servers
 from server.http.port import is_loopback
-from server.process.setup import exit_on, tune_libraries
+from server.process.setup import tune_libraries
 from server.settings import add_configured, add_settings, find_strangers, read_settings
 
 ELSEWHERE = ("CONFIG", "CACHE")  # variables that are no settings

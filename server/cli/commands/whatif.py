@@ -56,10 +56,11 @@ def run(config: Whatif) -> int:
     """
     # numpy, not needed for --help
     from loadgen.console import table_console
-    from loadgen.result_file import require_writable, save_json, stoppable
+    from loadgen.result_file import require_writable, save_json
     from loadgen.simulate.whatif import OTHER_SIZES, choose_strategies, read_replay, show, try_all, whatif_json
     from loadgen.turns import collect
     from models.progress import Bars
+    from models.signals import stoppable
 
     require_writable(config.save_result)
     replay = read_replay(journal_path(default_cache(), config.journal), config.of, config.last)

@@ -8,7 +8,7 @@ import pytest
 
 from loadgen.commands import add_bench, run_bench
 from loadgen.options import BenchFlags
-from models.machine import allow_open_files
+from models.open_files import allow_open_files
 from models.options import Subparsers, add_groups, groups_of, read_options
 
 

@@ -188,25 +188,25 @@ def test_pictures_do_not_make_a_prompt_endless() -> None:
 
 
 def test_a_deadline_and_a_priority_are_checked() -> None:
-    assert read_meta(b'{"deadline_ms": 1500}').due(10.0) == 11.5
-    assert read_meta(b"{}").due(10.0) is None
-    assert read_meta(b'{"priority": -2}').rank() == -2 and read_meta(b"{}").rank() == 0
+    assert read_meta(b'{"deadline_ms": 1500}').read_deadline(10.0) == 11.5
+    assert read_meta(b"{}").read_deadline(10.0) is None
+    assert read_meta(b'{"priority": -2}').read_priority() == -2 and read_meta(b"{}").read_priority() == 0
     with pytest.raises(ApiError, match="deadline_ms"):
-        read_meta(b'{"deadline_ms": "soon"}').due(10.0)
+        read_meta(b'{"deadline_ms": "soon"}').read_deadline(10.0)
     with pytest.raises(ApiError, match="priority"):
-        read_meta(b'{"priority": 1.5}').rank()
+        read_meta(b'{"priority": 1.5}').read_priority()
 
 
 def test_a_conversation_has_a_short_name_of_its_own_for_each_client() -> None:
     long = read_meta(b'{"prompt_cache_key": "%s"}' % (b"k" * 10**6))
     names = [
-        long.cache_key("a"),
-        long.cache_key("b"),
-        read_meta(b'{"prompt_cache_key": "k"}').cache_key("a"),
+        long.read_cache_key("a"),
+        long.read_cache_key("b"),
+        read_meta(b'{"prompt_cache_key": "k"}').read_cache_key("a"),
     ]
     assert len({*names}) == 3 and {*map(len, names)} == {64}
     for none in (b"{}", b'{"prompt_cache_key": ""}', b'{"prompt_cache_key": null}', b'{"prompt_cache_key": [1]}'):
-        assert read_meta(none).cache_key("a") == ""
+        assert read_meta(none).read_cache_key("a") == ""
 
 
 def tool(index: int | None, name: str | None, arguments: str) -> dict[str, Any]:
