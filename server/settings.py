@@ -1,7 +1,5 @@
 """Settings from command line, environment and file; errors say what is wrong, what may be meant, where help is."""
 
-from __future__ import annotations
-
 import argparse
 import os
 import sys

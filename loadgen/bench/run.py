@@ -1,7 +1,5 @@
 """A benchmark of one server, with `vllm bench serve`'s keys."""
 
-from __future__ import annotations
-
 import gc
 import math
 import uuid

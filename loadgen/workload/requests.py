@@ -1,7 +1,5 @@
 """A workload's flags and requests, all checked before the first is sent."""
 
-from __future__ import annotations
-
 import math
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

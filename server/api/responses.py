@@ -1,7 +1,5 @@
 """OpenAI's POST /v1/responses, and stored responses."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Sequence

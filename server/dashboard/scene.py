@@ -1,7 +1,5 @@
 """The dashboard's view, from requests and reports; rows are followed even without viewers."""
 
-from __future__ import annotations
-
 from collections import Counter, deque
 from dataclasses import asdict
 from itertools import chain

@@ -1,7 +1,5 @@
 """`lengthwise train`: predictors, measured on held-out rows."""
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Callable, Mapping
 from dataclasses import asdict

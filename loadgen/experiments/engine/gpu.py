@@ -1,7 +1,5 @@
 """`lengthwise bench gpu`: errors are results. On a CPU gathering attention and uncaptured steps stand in."""
 
-from __future__ import annotations
-
 import gc
 import subprocess
 import sys

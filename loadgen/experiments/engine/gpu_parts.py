@@ -1,7 +1,5 @@
 """Parts of `lengthwise bench gpu` within this process: parity, steps, prefill, copies."""
 
-from __future__ import annotations
-
 import gc
 import random
 import statistics

@@ -1,7 +1,5 @@
 """SCLS's experiments (5): main comparison, ablation, slice lengths, workers."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial

@@ -1,7 +1,5 @@
 """A trace on the real engine, and the run's speed over time, from report to report."""
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 import random

@@ -1,7 +1,5 @@
 """`lengthwise simulate --validate`: one trace on the real engine and in the simulator, compared."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
