@@ -15,12 +15,13 @@ rows exceed predictions. It is of work, not of seconds (loadgen/experiments/vali
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain, islice
 from math import inf
 
 from scheduler.remaining_length import PROMPT_TOKEN, work_left
 from scheduler.request import Request
+from scheduler.waiting.credit import Credit
 from scheduler.waiting.order import Order
 from scheduler.waiting.sorted_requests import Key, QueueAhead, SortedRequests
 
@@ -48,11 +49,8 @@ class OutOfTurn(Order):
         if not 0 <= share < 1:
             raise ValueError(f"the share out of turn must be from 0 to less than 1: {share}")
         self.share, self.keeps = share, keeps and share > 0
-        self._earned = share / (1 - share)  # of work in turn
-        self._slots = slots
-        self._credit = self._mean = 0.0
-        self._came = 0
-        self._set_aside = 0.0  # of the credit
+        self._credit = Credit(share / (1 - share))
+        self._slots, self._mean, self._came = slots, 0.0, 0
         self._cheapest = SortedRequests()  # by what is left of their programs
         self._of_programs = SortedRequests()  # these
         self._promised = SortedRequests()  # earliest due first, those asked for before others
@@ -69,12 +67,13 @@ class OutOfTurn(Order):
         if not request.runs:  # counted before
             self._came += 1
             self._mean += (work - self._mean) / min(self._came, RECENT)
+            self._credit.most = self._slots * self._mean
         self._cheapest.insert(end := _by_end(request, work), request)
         if request.program is not None:
             self._of_programs.insert(end, request)
         if self.keeps and (told := request.expected) is not None and told.waits and told.known:
             self._promised.insert((request.priority, request.promised is None, told.due, request.row_id), request)
-            self._set_aside += work * _goes_first(request)
+            self._credit.aside += work * _goes_first(request)
 
     def leave(self, request: Request) -> None:
         self._cheapest.remove(request)
@@ -82,14 +81,15 @@ class OutOfTurn(Order):
         work = self._works.pop(request, 0.0)
         if request in self._promised.keys:
             self._promised.remove(request)
-            self._set_aside = max(0.0, self._set_aside - work * _goes_first(request)) if self._promised.keys else 0.0
+            aside = self._credit.aside - work * _goes_first(request)
+            self._credit.aside = max(0.0, aside) if self._promised.keys else 0.0
 
     def lends(self, first: Request, request: Request) -> bool:
         if first.program is None or request.program is None:
             return False
-        if self._heir(first, request, self._credit - self._set_aside) is not request:
+        if self._heir(first, request, self._credit) is not request:
             return False
-        self._credit += (1 + self._earned) * self._works[first]
+        self._credit.lend(self._works[first])
         first.program.root.lent += self._works[first]
         request.program.root.lent -= self._works[request]
         return True
@@ -97,7 +97,7 @@ class OutOfTurn(Order):
     def serve(self, request: Request, in_turn: bool) -> None:
         work, read = self._works[request], PROMPT_TOKEN * request.unread
         self._taken[request] = _Taken(in_turn, work, read, request.generated)
-        self._book(in_turn, work)
+        self._credit.book(in_turn, work)
 
     def ended(self, request: Request) -> None:
         """Booked with the next decision."""
@@ -107,8 +107,8 @@ class OutOfTurn(Order):
     def rank(self, in_turn: Iterable[Request], keys: Mapping[Request, Key], now: float) -> Iterator[Request]:
         for request in list(self._taken):
             self._settle(request)
-        gone, credit, aside, priority = set[Request](), self._credit, self._set_aside, None
-        works, ends, earned, most = self._works, self._cheapest.keys, self._earned, self._most
+        gone, credit, priority = set[Request](), replace(self._credit), None
+        works, ends = self._works, self._cheapest.keys
         owners, places = dict[Request, Request](), dict[Request, Request]()  # where places were lent
         for place in in_turn:
             oldest = owners.get(place, place)
@@ -123,15 +123,13 @@ class OutOfTurn(Order):
                 continue
             while heir in gone:
                 heir = next(heirs, None)
-            chosen = oldest if heir is None else self._heir(oldest, heir, credit - aside)
+            chosen = oldest if heir is None else self._heir(oldest, heir, credit)
             while jump is not None and keys[oldest][1] and chosen not in gone:
                 if jump not in gone:
-                    work = works[jump]
-                    first = jump in due and _goes_first(jump)
-                    pays = first or (work <= credit - aside and 2 * ends[jump][1] <= ends[chosen][1])
-                    if jump.priority == priority and work <= credit and pays:
-                        credit -= work
-                        aside -= work * _goes_first(jump)
+                    work, first = works[jump], _goes_first(jump)
+                    pays = (first and jump in due) or (work <= credit.free and 2 * ends[jump][1] <= ends[chosen][1])
+                    if jump.priority == priority and work <= credit.amount and pays:
+                        credit.jump(work, first)
                         gone.add(jump)
                         yield jump
                     elif jump not in due:
@@ -143,19 +141,18 @@ class OutOfTurn(Order):
                 if chosen is not oldest:
                     places[oldest] = freed = places.get(chosen, chosen)
                     owners[freed] = oldest
-                credit = min(credit + earned * works[oldest] + (works[oldest] - works[chosen]), most)
-                aside -= works[chosen] * _goes_first(chosen)
+                credit.take_turn(works[oldest], works[chosen], _goes_first(chosen))
                 gone.add(chosen)
                 yield chosen
 
-    def _heir(self, oldest: Request, heir: Request, credit: float) -> Request:
+    def _heir(self, oldest: Request, heir: Request, credit: Credit) -> Request:
         """Who takes the oldest's place."""
         program, work = oldest.program, self._works[oldest]
         if program is None or oldest.deadline is not None or not self.share or oldest.priority != heir.priority:
             return oldest
         root = program.root
         lends = root.lent + work <= LENT * (root.service + self._cheapest.keys[oldest][1])
-        return heir if lends and self._works[heir] <= credit + (1 + self._earned) * work else oldest
+        return heir if lends and self._works[heir] <= credit.free + credit.worth(work) else oldest
 
     def _list_due(self, priority: int, now: float) -> Iterator[Request]:
         """Of the first MOST_DUE each that were asked for and not."""
@@ -168,47 +165,40 @@ class OutOfTurn(Order):
     def ahead_of_newcomer(self, request: Request, by_key: QueueAhead, now: float) -> QueueAhead:
         """Cheaper ones, and what must pay for them."""
         work = work_left(request)
-        if request.program is not None and self._earned:
+        if request.program is not None and self.share:
             ours, better = (
                 self._of_programs.ahead((request.priority, *end)) for end in ((inf,), _by_end(request, work)[1:])
             )
             others = by_key.without(ours)
             return better.and_share(others, round(others.place * better.place / max(1, ours.place)))
-        if work > self._most or not self._earned:
+        if work > self._credit.most or not self.share:
             return by_key
         keys = (request.priority,), _by_end(request, work)
         better, cheaper = map(self._cheapest.ahead, keys)
-        owed = self._work_of(cheaper.without(better)) + work - self._credit
-        rest, paying = by_key.without(cheaper), max(0.0, owed) / self._earned
+        owed = self._work_of(cheaper.without(better)) + work - self._credit.amount
+        rest, paying = by_key.without(cheaper), max(0.0, owed) / self._credit.earned
         if paying >= self._work_of(rest):
             return by_key
         return cheaper.and_share(rest, round(rest.place * paying / self._work_of(rest)))
 
     def ahead_of_asked(self, request: Request) -> QueueAhead | None:
-        if not self.keeps or work_left(request) > self._credit - self._set_aside:
+        if not self.keeps or work_left(request) > self._credit.free:
             return None
         asked = [self._promised.ahead((request.priority, told)) for told in (False, True)]
         return self._cheapest.ahead((request.priority,)).and_all(asked[1].without(asked[0]))
 
     def passed_by(self, before: QueueAhead) -> float:
-        return max(0.0, self._credit + self._earned * self._work_of(before))
-
-    @property
-    def _most(self) -> float:
-        return self._slots * self._mean
+        return max(0.0, self._credit.amount + self._credit.earned * self._work_of(before))
 
     def _work_of(self, ahead: QueueAhead) -> float:
         return ahead.tokens + ahead.unpredicted * self._mean + PROMPT_TOKEN * ahead.unread
-
-    def _book(self, in_turn: bool, work: float) -> None:
-        self._credit = min(self._credit + (self._earned * work if in_turn else -work), self._most)
 
     def _settle(self, request: Request) -> None:
         if (one := self._taken.get(request)) is None:
             return
         had = one.read + request.generated - one.before
         if had > one.booked or one.ended:
-            self._book(one.in_turn, had - one.booked)
+            self._credit.book(one.in_turn, had - one.booked)
             one.booked = had
         if one.ended:
             del self._taken[request]

@@ -105,7 +105,7 @@ def test_a_chat_is_passed_within_its_bound_where_programs_with_little_left_ask_f
         queue.serve(one)
         one.state, one.generated = State.FINISHED, 40 if one.row_id > 10 else 10
         passed += one.generated
-    assert 100.0 < passed <= 100.0 / (1 - 0.5) + order._most + 40.0
+    assert 100.0 < passed <= 100.0 / (1 - 0.5) + order._credit.most + 40.0
 
 
 def test_a_jump_is_paid_by_the_calls_own_work() -> None:
@@ -114,9 +114,9 @@ def test_a_jump_is_paid_by_the_calls_own_work() -> None:
     order = queue.order
     assert isinstance(order, OutOfTurn)
     earn(queue, 12.0)
-    before = order._credit
+    before = order._credit.amount
     serve(queue, 1)
-    assert before - order._credit == pytest.approx(10.0)
+    assert before - order._credit.amount == pytest.approx(10.0)
 
 
 @pytest.mark.parametrize("name", ["program-fcfs", "plas", "justitia", "thunder", "lengthwise"])

@@ -151,7 +151,7 @@ def test_no_request_waits_longer_than_the_bound(seed: int, share: float, slots: 
         while len(device.queue) and clock < due:
             one = device.take(clock)
             waited_there, before = came.pop(one)
-            clock, most = clock + one.generated, max(most, order._most)
+            clock, most = clock + one.generated, max(most, order._credit.most)
             waited = device.taken - one.generated - before
             assert one.program or waited <= waited_there / (1 - share) + most + 2 * largest + 1e-6
         clock = max(clock, due)
@@ -165,7 +165,7 @@ def test_no_request_waits_longer_than_the_bound(seed: int, share: float, slots: 
         came[one] = sum(device.true.values()), device.taken
         device.true[one] = true
         device.queue.add(one)
-        most = max(most, order._most)
+        most = max(most, order._credit.most)
 
 
 def test_an_endless_stream_of_cheap_ones_does_not_starve_a_long_one_but_shortest_first_would() -> None:
