@@ -4,7 +4,8 @@ from typing import Any
 
 from aiohttp.typedefs import Handler
 
-from server.api import batches, counting, embeddings, files, generate, health, register, responses
+from server.api import counting, embeddings, generate, health, register, responses
+from server.api.batches import batches, files
 from server.api.input.messages import CountBody, MessagesBody
 from server.api.input.responses import ResponsesBody
 from server.api.input.schema import ChatBody, CompletionBody

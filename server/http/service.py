@@ -18,7 +18,7 @@ from scheduler.serving_time.bilinear import Bilinear
 from scheduler.serving_time.profile_file import Conditions
 from scheduler.stream import Wakeups
 from server.access import ACCESS, HOLDER, holder_of
-from server.api.batch_asker import ModelAsker
+from server.api.batches.asker import ModelAsker
 from server.api.embeddings import EMBEDDER
 from server.api.errors import ApiError, error_code, error_response, errors_as_json
 from server.api.health import CREATED, LIFE, Life

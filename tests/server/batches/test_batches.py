@@ -14,7 +14,7 @@ import msgspec
 import pytest
 
 from server.access import Quota, Share
-from server.api.batch_asker import ModelAsker
+from server.api.batches.asker import ModelAsker
 from server.batches.batch import BatchRecord, LineReply, ResultLine, append, read_answered
 from server.batches.batches import Batches, TooManyBatches
 from server.batches.files import FileStore, NoSuchFile, RecordFolder, StoredFile, hold_folder

@@ -8,7 +8,7 @@ import msgspec
 from aiohttp import BodyPartReader, web
 
 from server.access import holder_of
-from server.api.batches import ListPage, batches_of, send_page
+from server.api.batches.batches import ListPage, batches_of, send_page
 from server.api.errors import ApiError, bad_request, invalid
 from server.api.input.body import UNPACKED
 from server.api.output.reply import json_response

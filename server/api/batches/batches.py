@@ -8,7 +8,7 @@ from aiohttp import web
 from msgspec import Meta
 
 from server.access import holder_of
-from server.api.batch_asker import PATHS
+from server.api.batches.asker import PATHS
 from server.api.errors import ApiError, busy, invalid, shutting_down
 from server.api.health import LIFE
 from server.api.input.body import read_body
