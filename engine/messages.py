@@ -17,8 +17,6 @@ RowId: TypeAlias = int
 
 
 class FinishReason(StrEnum):
-    """Why a sequence ended."""
-
     STOP = "stop"
     LENGTH = "length"
     ERROR = "error"
@@ -208,8 +206,6 @@ class StepReport:
 
 @dataclass(frozen=True, slots=True)
 class ExecutorDied:
-    """The last message."""
-
     executor: int
     error: str
     salvaged: tuple[RowId, ...] = ()  # not running: can go on elsewhere
@@ -228,8 +224,6 @@ Deliver: TypeAlias = Callable[[Report], None]  # in the executor's thread; must 
 
 @dataclass(frozen=True, slots=True)
 class ExecutorInfo:
-    """At start."""
-
     index: int
     device: str
     capacity_tokens: int

@@ -71,8 +71,6 @@ Figures = Mapping[str, object]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
-    """As columns.toml has it."""
-
     key: str
     title: str
     short: str = ""

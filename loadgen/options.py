@@ -18,9 +18,8 @@ from models.options import Count, Natural, NonNegative, Positive, Share, option,
 class AccessFlags:
     """The headers that let a request in."""
 
-    header: tuple[tuple[str, str], ...] = option(
-        (), "sent along with each request", parse=split_pair, nargs="*", metavar="KEY=VALUE", secret=True
-    )
+    header: tuple[tuple[str, str], ...] = option((), parse=split_pair, nargs="*", metavar="KEY=VALUE", secret=True)
+    """sent along with each request"""
     api_key: str | None = option(None, "sent as a bearer token (default: $OPENAI_API_KEY)", metavar="KEY", secret=True)
 
     def headers(self, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
@@ -89,17 +88,10 @@ class Server(AccessFlags):
 class Arriving:
     """When requests are sent, and when clients leave."""
 
-    request_rate: Positive | None = option(
-        None,
-        "requests per second, or inf for all at once (default: the workload's own times, else inf)",
-        metavar="RPS",
-        infinite=True,
-    )
-    burstiness: Positive = option(
-        1.0,
-        "gaps follow Gamma(shape=N, scale=1/(RPS*N)): 1 is a Poisson process, less is burstier, inf is a metronome",
-        infinite=True,
-    )
+    request_rate: Positive | None = option(None, metavar="RPS", infinite=True)
+    """requests per second, or inf for all at once (default: the workload's own times, else inf)"""
+    burstiness: Positive = option(1.0, infinite=True)
+    """gaps follow Gamma(shape=N, scale=1/(RPS*N)): 1 is a Poisson process, less is burstier, inf is a metronome"""
     turns: Count = option(1, "requests that make a conversation: each is sent after the answer to the one before")
     think_time: NonNegative = option(0.0, "how long after that answer", metavar="SECONDS")
     cancel_rate: Share = option(0.0, "share of the requests whose client leaves, 0 to 1", metavar="SHARE")
@@ -133,9 +125,8 @@ class ResultFlags:
     result_dir: Path | None = option(None, "where to write it (default: here)", metavar="FOLDER")
     result_filename: str | None = option(None, "its name (default: label, rate, model and date)", metavar="NAME")
     label: str = option("lengthwise", "begins the file's name, stands in it")
-    metadata: tuple[tuple[str, str], ...] = option(
-        (), "noted in the file", parse=split_pair, nargs="*", metavar="KEY=VALUE"
-    )
+    metadata: tuple[tuple[str, str], ...] = option((), parse=split_pair, nargs="*", metavar="KEY=VALUE")
+    """noted in the file"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -159,15 +150,10 @@ class Contestants:
     """The strategies and servers to compare."""
 
     model: str | None = option(None, "what the started servers serve (default: as `lengthwise serve`)", positional=True)
-    strategies: tuple[str, ...] = option(
-        (),
-        "start `lengthwise serve` with each of these in turn; one may come twice, to see how far equals differ",
-        commas=True,
-        metavar="A,B,...",
-    )
-    urls: tuple[tuple[str, str], ...] = option(
-        (), "servers that run already, ours or others", parse=parse_url, commas=True, metavar="NAME=URL,..."
-    )
+    strategies: tuple[str, ...] = option((), commas=True, metavar="A,B,...")
+    """start `lengthwise serve` with each of these in turn; one may come twice, to see how far equals differ"""
+    urls: tuple[tuple[str, str], ...] = option((), parse=parse_url, commas=True, metavar="NAME=URL,...")
+    """servers that run already, ours or others"""
     serve_args: str = option(
         "", 'flags for every started server, after an equals sign: --serve-args="--max-num-seqs 8 --recompute"'
     )
@@ -181,20 +167,10 @@ class RoundLoad(RequestFlags):
     rounds: Annotated[int, Meta(ge=LEAST_ROUNDS)] = option(
         LEAST_ROUNDS, f"times that each contestant plays; at least {LEAST_ROUNDS}"
     )
-    request_rates: tuple[Positive, ...] | None = option(
-        None,
-        "requests per second, one run each: 1,2,4,inf (default: the workload's own times, else all at once)",
-        commas=True,
-        infinite=True,
-        metavar="LIST",
-    )
-    burstinesses: tuple[Positive, ...] = option(
-        (1.0,),
-        "each with every rate: 1 is a Poisson process, less is burstier, inf is a metronome",
-        commas=True,
-        infinite=True,
-        metavar="LIST",
-    )
+    request_rates: tuple[Positive, ...] | None = option(None, commas=True, infinite=True, metavar="LIST")
+    """requests per second, one run each: 1,2,4,inf (default: the workload's own times, else all at once)"""
+    burstinesses: tuple[Positive, ...] = option((1.0,), commas=True, infinite=True, metavar="LIST")
+    """each with every rate: 1 is a Poisson process, less is burstier, inf is a metronome"""
     num_warmups: Natural = option(4, "requests before each contestant's run, which are not measured")
 
 
@@ -202,9 +178,8 @@ class RoundLoad(RequestFlags):
 class OtherServers(AccessFlags):
     """How to ask the servers of --urls."""
 
-    ask_model: str | None = option(
-        None, "model to ask for (default: the first that each lists)", flag="--model", metavar="NAME"
-    )
+    ask_model: str | None = option(None, flag="--model", metavar="NAME")
+    """model to ask for (default: the first that each lists)"""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,7 +6,6 @@ from pathlib import Path
 
 
 def processor_name() -> str:
-    """As /proc/cpuinfo has it."""
     lines = Path("/proc/cpuinfo").read_text("utf-8", "replace").splitlines()
     names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
     return next(names, "") or platform.processor() or platform.machine()

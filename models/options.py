@@ -238,7 +238,6 @@ def add_options(
 
 
 def add_groups(parser: argparse.ArgumentParser, groups: Mapping[str, type]) -> None:
-    """Each below its title."""
     for title, group in groups.items():
         add_options(parser.add_argument_group(title), options_of(group))
 
@@ -248,7 +247,6 @@ def groups_of(flags: type) -> dict[str, type]:
 
 
 def given(args: argparse.Namespace, group: type) -> dict[str, Any]:
-    """On the command line."""
     values = {option.name: getattr(args, option.name) for option in options_of(group) if option.name in args}
     return {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
 

@@ -16,7 +16,6 @@ Submit = Callable[[Callable[[], None]], object]  # off the event loop, one at a 
 
 
 def inline(work: Callable[[], None]) -> None:
-    """For tests and simulations."""
     work()
 
 

@@ -9,8 +9,6 @@ from scheduler.stream import join_updates
 
 
 class Returns(StrEnum):
-    """When clients see answers."""
-
     ROW_END = "row end"
     BATCH_END = "batch end"  # static batching
 

@@ -49,8 +49,6 @@ class IllegalTransition(RuntimeError):
 
 
 class Failure(StrEnum):
-    """The server's reason."""
-
     SHUTDOWN = "shutdown"
     DEADLINE = "deadline"  # missed before it began
     EXECUTOR = "executor"  # gone or hanging

@@ -108,7 +108,6 @@ class RequestTable:
             worker.assignments[request.row_id] = assignment
 
     def cancel(self, request: Request) -> None:
-        """From anywhere."""
         self._batcher.discard(request)
         if request.executor is not None:
             worker = self.workers[request.executor]

@@ -83,7 +83,6 @@ class Strategy:
     quantization: str | None = None  # where part of the comparison
 
     def __post_init__(self) -> None:
-        """Raises ValueError."""
         Length(self.length)
 
 

@@ -9,8 +9,6 @@ from scheduler.programs.program import Program
 
 
 class Known(TypedDict, total=False):
-    """Of Request."""
-
     priority: int
     client: str
     deadline: float | None

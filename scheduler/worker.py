@@ -9,8 +9,6 @@ from scheduler.request import BACKGROUND, Request
 
 
 class Port(Protocol):
-    """Real or simulated."""
-
     @property
     def info(self) -> ExecutorInfo: ...
 

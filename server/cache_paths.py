@@ -11,7 +11,6 @@ from server.settings import ConfigError
 
 
 def journal_path(cache: Path, named: Path | None = None) -> Path:
-    """By flag or default."""
     return named or cache / "journal" / "journal.sqlite3"
 
 

@@ -13,7 +13,6 @@ class Timing:
     seconds: float
 
     def __post_init__(self) -> None:
-        """Raises ValueError."""
         if self.rows < 1 or self.length < 0 or not 0 <= self.seconds < inf:
             raise ValueError(f"a timing is of one row or more and not negative: {self}")
 

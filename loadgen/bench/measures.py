@@ -93,8 +93,6 @@ def judge_promises(endings: Iterable[tuple[float, float]]) -> Json:
 
 
 class Turn(NamedTuple):
-    """Of an agent's run."""
-
     run: str  # empty for none
     arrival: float
     first_token: float

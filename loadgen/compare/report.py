@@ -57,7 +57,6 @@ def _load_json(point: LoadPoint) -> Json:
 
 
 def find_warnings(comparison: Comparison) -> Iterator[str]:
-    """Gravest first."""
     if comparison.interrupted:
         planned = comparison.flags.rounds * len(comparison.names) * len(comparison.points)
         played = len(comparison.plays)

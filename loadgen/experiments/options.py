@@ -42,9 +42,8 @@ class EngineBench(BenchedModel):
     input_len: Count = option(64, "prompt tokens of a row")
     output_len: Several = option(64, "tokens to generate for a row")
     rounds: Count = option(3, "rounds that count, after one more")
-    beside: tuple[str, ...] = option(
-        (), "also this engine with its weights kept so", nargs="+", choices=lambda: QUANTIZATIONS
-    )
+    beside: tuple[str, ...] = option((), nargs="+", choices=lambda: QUANTIZATIONS)
+    """also this engine with its weights kept so"""
     ragged: bool = option(False, "compare with requests of different lengths")
     num_requests: Count = option(128, "with --ragged: requests")
     min_len: Several = option(16, "with --ragged: shortest prompt and output")
@@ -70,11 +69,8 @@ class QualityBench:
     quantization: tuple[str, ...] = option(
         (), f"which to compare (default: {' '.join(KINDS)})", nargs="+", choices=lambda: KINDS
     )
-    dataset_path: tuple[Path, ...] = option(
-        (),
-        "JSONL files as of the workload `jsonl`, an equal share of each (default: texts of the standard library)",
-        nargs="+",
-    )
+    dataset_path: tuple[Path, ...] = option((), nargs="+")
+    """JSONL files as of the workload `jsonl`, an equal share of each (default: texts of the standard library)"""
     num_texts: Count = option(64, "texts, all files together")
     max_len: Several = option(256, "tokens that are read of a text")
     seed: Natural = option(0, "seed of the choice of texts")
@@ -126,47 +122,34 @@ class Experiments:
     experiments: tuple[str, ...] | None = option(
         None, "some of them by name (default: all; a wrong name lists them)", commas=True, metavar="A,B,..."
     )
-    scale: Positive = option(
-        1.0,
-        "share of the paper's size: executors and rates (magnus, scls), runs (ssjf), queries (baton); fewer executors "
-        "show smaller gains",
-        metavar="X",
-    )
+    scale: Positive = option(1.0, metavar="X")
+    """share of the paper's size: executors and rates (magnus, scls), runs (ssjf), queries (baton); fewer executors show
+    smaller gains
+    """
     seed: Natural = option(0, "seed of lengths, arrivals and errors")
     seeds: Count = option(1, "runs of all of it, with --seed, a hundred more and so on; tables and file have the first")
     report: Path | None = option(None, "write a page of the figures that are swept, in bands over --seeds, as HTML")
-    duration: Positive | None = option(
-        None,
-        "seconds of arrivals (default: the paper's; baton has none)",
-        metavar="S",
-    )
-    rates: tuple[Positive, ...] | None = option(
-        None,
-        "requests a second on the paper's whole machine: for magnus, scls's main experiments and ssjf's rates",
-        commas=True,
-        metavar="A,B,...",
-    )
+    duration: Positive | None = option(None, metavar="S")
+    """seconds of arrivals (default: the paper's; baton has none)"""
+    rates: tuple[Positive, ...] | None = option(None, commas=True, metavar="A,B,...")
+    """requests a second on the paper's whole machine: for magnus, scls's main experiments and ssjf's rates"""
     trace: Path | None = option(
         None,
         "lengths from a trace: Azure's or BurstGPT's CSV, Mooncake's JSON lines (default: the built-in tasks for "
         "magnus, drawn lengths for scls and ssjf; baton's are always drawn)",
     )
-    tasks: Path | None = option(
-        None,
-        "for magnus, a folder of task files *.jsonl, each line with instruction, input and reference (default: the "
-        "built-in tasks)",
-        metavar="FOLDER",
-    )
+    tasks: Path | None = option(None, metavar="FOLDER")
+    """for magnus, a folder of task files *.jsonl, each line with instruction, input and reference (default: the
+    built-in tasks)
+    """
     answers: Literal["code", "reference"] = option(
         "code",
         "with --tasks, the answer to a request for commented code: the code and its comment, or the comment alone",
     )
-    input_scale: Positive | None = option(
-        None,
-        "factor of the prompts' lengths (default: 1; for scls 0.25, since CodeFuse's lengths, which are not published, "
-        "are taken to be so much shorter than the trace's)",
-        metavar="X",
-    )
+    input_scale: Positive | None = option(None, metavar="X")
+    """factor of the prompts' lengths (default: 1; for scls 0.25, since CodeFuse's lengths, which are not published, are
+    taken to be so much shorter than the trace's)
+    """
     aging_factor: NonNegative = option(
         Scheduling.aging_factor, "of ssjf-*, as for serve (default: the authors' 10; 0: no aging)"
     )

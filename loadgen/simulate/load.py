@@ -47,7 +47,6 @@ def _draw_requests(flags: LoadFlags, timed: bool) -> list[RequestLengths]:
 def draw_arrivals(
     requests: Sequence[RequestLengths], rate: float, burstiness: float, seed: int
 ) -> list[RequestLengths]:
-    """`rate` a second."""
     times = arrival_times(Arrivals(rate, burstiness), len(requests), np.random.default_rng(seed))
     return [replace(one, arrival=float(time)) for one, time in zip(requests, times, strict=True)]
 

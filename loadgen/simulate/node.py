@@ -74,7 +74,6 @@ class Node:
 
     @property
     def requests(self) -> int:
-        """Requests not yet answered."""
         return self._dispatcher.table.requests_waiting + self._dispatcher.table.requests_running
 
     def load(self) -> NodeLoad:
@@ -143,8 +142,6 @@ PERIOD = 1.0  # seconds between load reports, as behind Ray Serve
 
 
 class Router:
-    """Round-robin."""
-
     due = math.inf  # when it next looks at the nodes
 
     def __init__(self) -> None:

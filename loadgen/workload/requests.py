@@ -27,10 +27,8 @@ class Workload:
 
     dataset_name: str = option("builtin", "what to send", choices=lambda: ("builtin", "random", PROGRAMS, *NEED_FILE))
     dataset_path: Path | None = option(None, f"its file: for {', '.join(NEED_FILE)}")
-    replay_lengths: bool | None = option(
-        None,
-        "have the server generate exactly the recorded lengths; it must run with --allow-replay (default: for traces)",
-    )
+    replay_lengths: bool | None = option(None)
+    """have the server generate exactly the recorded lengths; it must run with --allow-replay (default: for traces)"""
     max_input_len: Count | None = option(None, "clip traces' and random prompts; leave longer texts out")
     max_output_len: Count | None = option(None, "clip answers; also max_tokens of each request")
     tokenizer: Path | None = option(None, "count tokens with the tokenizer.json there, else estimate", metavar="FOLDER")
@@ -63,7 +61,6 @@ class Workload:
 
     @property
     def replays(self) -> bool:
-        """Whether requests carry lengths."""
         return self.dataset_name in TRACES if self.replay_lengths is None else self.replay_lengths
 
     def refuse(self) -> None:

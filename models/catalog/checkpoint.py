@@ -63,8 +63,6 @@ Admit = Callable[[int], object]
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """In numbers."""
-
     weights: int
     kv: int = 0  # of a token; 0: none
     context: int = 0  # tokens

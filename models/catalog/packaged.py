@@ -25,7 +25,6 @@ Fetch = Callable[[str, Path], Path]
 
 
 def fetch_wheel(requirement: str, into: Path, pip: Sequence[str] = PIP) -> Path:
-    """By `pip download`."""
     noise = ["--progress-bar", "on"] if sys.stderr.isatty() else ["--quiet"]
     command = [*pip, "download", *OPTIONS, *noise, "--dest", str(into), requirement]
     # pip unpacks there, and /tmp may be small

@@ -17,8 +17,6 @@ from models.network.attention import Mask, Select
 
 @dataclass(frozen=True, slots=True)
 class KvShape:
-    """Of a token."""
-
     layers: int
     kv_heads: int
     head_dim: int

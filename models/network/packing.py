@@ -41,7 +41,6 @@ def computes_bfloat16() -> bool:
 
 
 def packs(dtype: torch.dtype, device: torch.device) -> bool:
-    """Of dtype and device."""
     if device.type != "cpu" or not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
         return False
     return dtype is torch.float32 or (dtype is torch.bfloat16 and computes_bfloat16())
@@ -154,7 +153,6 @@ SIZE_FILE = Path("/sys/kernel/mm/transparent_hugepage/hpage_pmd_size")  # bytes
 
 
 def move_weights(network: nn.Module) -> None:
-    """If the system does."""
     try:
         size = int(SIZE_FILE.read_text())
         advise = ctypes.CDLL(None).madvise

@@ -4,8 +4,6 @@ from enum import StrEnum
 
 
 class Quantization(StrEnum):
-    """The flag's values."""
-
     NONE = "none"
     FLOAT16 = "float16"
     INT8 = "int8"
@@ -20,8 +18,6 @@ QUANTIZATIONS = tuple(one.value for one in Quantization)  # for argparse
 
 
 class Kernels(StrEnum):
-    """The flag's values."""
-
     AUTO = "auto"  # ours where possible
     NATIVE = "native"
     TORCH = "torch"

@@ -49,8 +49,6 @@ class ProxyTask(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """From a training set."""
-
     centre: float  # tokens at 0: median for L1, mean for MSE
     spread: float  # tokens at 1
     edges: tuple[float, ...]  # of all classes but the first

@@ -27,8 +27,6 @@ from scheduler.worker import Worker
 
 @dataclass(frozen=True, slots=True)
 class BatchLimits:
-    """Options and executors' sizes."""
-
     group_tokens: int  # cells; a longer prompt goes alone
     prefill_ahead: int  # rows
     options: Scheduling = Scheduling()
@@ -114,7 +112,6 @@ class Batcher(ABC):
         self.waiting.revise(request)
 
     def hand_back(self, requests: Sequence[Request], cause: Cause, now: float) -> None:
-        """All of one batch."""
         for request in requests:
             self.add(request, now)
 
@@ -126,7 +123,6 @@ class Batcher(ABC):
         return self.waiting.discard(request)
 
     def ended(self, request: Request) -> None:
-        """Wherever it was."""
         self.waiting.order.ended(request)
 
     @abstractmethod

@@ -88,7 +88,6 @@ class Journal:
         return stored
 
     def close(self) -> None:
-        """After a last try."""
         self._closing.set()
         with suppress(queue.Full):  # a hanging disk; the thread is a daemon
             self._queue.put(None, timeout=CLOSING_TIME)

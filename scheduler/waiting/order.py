@@ -44,7 +44,6 @@ class Order(Protocol):
         return
 
     def ended(self, request: Request) -> None:
-        """Served or not."""
         return
 
     def rank(self, in_turn: Iterable[Request], keys: Mapping[Request, Key], now: float) -> Iterable[Request]:

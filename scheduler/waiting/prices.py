@@ -28,7 +28,6 @@ class Prices:
     fixed_seconds: float = 0.0  # of an iteration
 
     def work(self, request: Request) -> float:
-        """All that is left."""
         return self.work_left(request, remaining_length(request))
 
     def work_left(self, request: Request, left: Quantity) -> Quantity:

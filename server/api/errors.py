@@ -196,7 +196,6 @@ async def errors_as_json(request: web.Request, handler: Handler) -> web.StreamRe
 
 
 def error_code(request: web.Request) -> str | None:
-    """For logs and metrics."""
     return request.get(_CODE)
 
 

@@ -15,8 +15,6 @@ from server.api.served_model import DISPATCHER, MODEL, model_name
 
 @dataclass(slots=True)
 class Life:
-    """State of the process."""
-
     responsive: Callable[[], bool]  # whether busy executors progress
     draining: bool = False  # set by server/process/life.py
 

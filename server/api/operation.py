@@ -24,8 +24,6 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """Another API's manners."""
-
     error: Body
     word: Callable[[Any, str], msgspec.Struct]  # error body for a request id
     id_header: str  # repeats the request's id

@@ -92,8 +92,6 @@ class Totals(StepStats):
 
 
 class ShownClient(msgspec.Struct, frozen=True, array_like=True):
-    """For fair sharing."""
-
     name: str  # key's name or hash; may be empty
     waiting: int
     running: int

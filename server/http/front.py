@@ -82,7 +82,6 @@ def local_hosts(bound: str, more: Iterable[str]) -> Hosts:
 
 
 def name_of(host: str) -> str:
-    """Of a Host header."""
     name, colon, port = host.strip().lower().rpartition(":")
     return (name if colon and (port.isdigit() or not port) else host.strip().lower()).removesuffix(".")
 

@@ -93,8 +93,6 @@ def _from_journal(path: Path, model: str) -> TrainingData:
 
 
 class _Line(msgspec.Struct):
-    """Of a file."""
-
     instruction: str
     input: str
     length: Annotated[int, msgspec.Meta(ge=1)] | None = None

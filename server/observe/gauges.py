@@ -167,7 +167,6 @@ INTERVAL = 10.0  # seconds, as in vLLM
 
 
 async def log_throughput(metrics: MetricsCollector, load: RequestTable) -> None:
-    """Until cancelled."""
     loop, before = asyncio.get_running_loop(), metrics.tokens
     begin = loop.time()
     while True:

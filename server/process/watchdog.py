@@ -81,7 +81,6 @@ class Watchdog:
         return max(self._timeout, ALLOWED_TURNS * watched.slowest)
 
     async def run(self) -> None:
-        """Until cancelled."""
         while True:
             await asyncio.sleep(self._interval)
             self.look(self._interval)

@@ -110,7 +110,6 @@ class Subject:
 
     @cached_property
     def floor(self) -> Floor:
-        """Measured on first use."""
         bandwidth = measure_bandwidth(self.model.device)
         return Floor(bandwidth, weight_bytes(self.model.network), self.model.kv.bytes_per_token)
 
@@ -124,7 +123,6 @@ class Subject:
 
     @property
     def weights(self) -> str:
-        """In the tables' words."""
         kept = self.model.quantization
         return self.dtype if kept is Quantization.NONE else f"{self.dtype}, weights in {kept}"
 

@@ -75,7 +75,6 @@ Runs = Sequence[tuple[grid.Cell, Strategy]]
 
 
 def estimate_seconds(results: Results, runs: Runs) -> float:
-    """Of runs without results."""
     return SECONDS * sum(cell.requests for cell, one in runs if one.name not in results.get(cell, {}))
 
 

@@ -25,8 +25,6 @@ NEUTRAL: Mapping[str, float] = {PERCENT: 0.0, TIMES: 1.0}  # gains that count as
 
 @dataclass(frozen=True, slots=True)
 class ReportRow:
-    """As text and JSON."""
-
     what: str
     measured: str
     published: str
@@ -49,7 +47,6 @@ class ReportRow:
     def claim(
         cls, what: str, holds: bool, measured: Mapping[str, float] | str, where: str, digits: int = 1
     ) -> ReportRow:
-        """A claim in words."""
         told = measured if isinstance(measured, str) else chain(measured, digits)
         document: Json = {"what": what, "holds": holds, "measured": told, "where": where}
         return cls(what, f"{'yes' if holds else 'no'}: {told}", "yes", where, document)
@@ -91,8 +88,6 @@ class ReportRow:
 
 @dataclass(frozen=True, slots=True)
 class PaperRuns:
-    """By strategy and point."""
-
     lines: Sequence[TrialLine]
 
     def read(self, strategy: str, figure: str) -> dict[str, float]:

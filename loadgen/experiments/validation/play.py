@@ -160,7 +160,6 @@ def load_engine(config: ServeConfig) -> Engine:
 
 
 def random_prompts(trace: Sequence[RequestLengths], vocabulary: int, seed: int) -> list[tuple[int, ...]]:
-    """Of the trace's lengths."""
     rng = random.Random(f"{seed}, prompts")
     return [tuple(rng.choices(range(vocabulary), k=request.input_length)) for request in trace]
 

@@ -57,7 +57,6 @@ class Quantity:
 
     @property
     def profile_deviation(self) -> float:
-        """At the profile's speed."""
         return _deviate(self.profiled, self.real)
 
     @property

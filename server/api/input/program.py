@@ -34,8 +34,6 @@ _TOLD = re.compile(rb'"role"\s*:\s*"(?:system|developer)"')
 
 
 class SignFields(msgspec.Struct, frozen=True):
-    """Of a body."""
-
     messages: Raw = msgspec.field(default_factory=Raw)
     input: Raw = msgspec.field(default_factory=Raw)
     system: Raw = msgspec.field(default_factory=Raw)

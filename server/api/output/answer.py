@@ -37,7 +37,6 @@ class Words(ABC):
     end_marker: ClassVar[bool]  # whether [DONE] ends streams
 
     def opening(self) -> Iterable[msgspec.Struct]:
-        """Before the first token."""
         return ()
 
     @abstractmethod

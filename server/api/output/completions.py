@@ -71,7 +71,6 @@ class ChoiceWords(Words, Generic[B]):
         return shape(**common, choices=choices, **more)
 
     def totals(self) -> dict[str, Any]:
-        """Token counts and times."""
         return {"usage": self.call.usage(), "metrics": self.call.metrics()}
 
     @abstractmethod

@@ -136,7 +136,6 @@ def _export(options: Export) -> None:
 
 
 def _lengths(entries: Iterable[RequestEntry]) -> Iterator[Row]:
-    """Training rows."""
     from scheduler.journal.file import ANSWERED, CUT, JournalError
 
     told = missed = 0

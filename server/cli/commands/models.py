@@ -61,7 +61,6 @@ def _remove(args: argparse.Namespace) -> int:
 
 
 def _width(config: ServeConfig) -> int:
-    """Bytes of a number."""
     return 4 if config.dtype == "float32" else 2
 
 
