@@ -89,7 +89,6 @@ class Column:
         return f"{self.short} ({self.unit})" if self.unit else self.short
 
     def read(self, figures: Figures) -> float | None:
-        """In the column's unit."""
         value = figures.get(self.key)
         return float(value) * self.scale if isinstance(value, int | float) else None
 

@@ -68,8 +68,6 @@ LONGEST_WAIT = 64  # tokens until invalid bytes are shown; decoding them again e
 
 
 class TextDecoder(Protocol):
-    """Part of models.text.Text."""
-
     def decode_batch(self, lines: Sequence[Sequence[int]]) -> Sequence[str]: ...
     def said_bytes(self, token_id: int) -> bytes: ...
 

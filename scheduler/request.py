@@ -167,8 +167,6 @@ class Unpromised(Refused):
 
 
 class TooLate(Refused):
-    """By the expected wait."""
-
     def __init__(self, *, waits: bool = True) -> None:
         why = "too much waits before it" if waits else "it takes longer by itself, though nothing waits before it"
         super().__init__(f"the answer cannot be ready by its deadline: {why}", Failure.DEADLINE)

@@ -148,7 +148,6 @@ def client_of(request: web.Request, user: str | None) -> str:
 
 
 def spend_tokens(app: web.Application, holder: str | None, tokens: int) -> None:
-    """None without keys."""
     app[ACCESS].quota.spend(holder or ALL, tokens, app[DISPATCHER].now())
 
 

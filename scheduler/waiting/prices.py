@@ -31,7 +31,6 @@ class Prices:
         return self.work_left(request, remaining_length(request))
 
     def work_left(self, request: Request, left: Quantity) -> Quantity:
-        """With `left` tokens."""
         tokens = request.tokens
         return self.price(tokens - request.cached_prompt if request.needs_prefill else 0, tokens, left)
 
@@ -56,7 +55,6 @@ PricesNow: TypeAlias = Callable[[], Prices]  # learned, hence called
 
 
 def usual_rows(slots: int | None, capacity_tokens: int | None, context_length: int | None) -> float:
-    """At half their longest."""
     slots, usual = slots or SLOTS, (context_length or 0) / 2
     return float(slots) if capacity_tokens is None or not usual else min(slots, max(1.0, capacity_tokens / usual))
 

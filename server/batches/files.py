@@ -152,7 +152,6 @@ class FileStore:
             raise
 
     def _take_draft(self, name: str) -> str | None:
-        """Its owner."""
         try:
             return self._drafts.pop(name)
         except KeyError:

@@ -47,7 +47,6 @@ class MeasuredSlots(msgspec.Struct, frozen=True):
 def choose_slots(
     config: ServeConfig, model: LoadedModel, text: Text, cache: Path, clock: Callable[[], float] = time.perf_counter
 ) -> int:
-    """--max-num-seqs, else by measurement."""
     if config.max_num_seqs is not None:
         return config.max_num_seqs
     held = max(1, capacity_tokens(config, model) // COLUMNS)

@@ -41,12 +41,12 @@ class MetricsCollector:
             for combination in product(*values.values()):
                 self._counters[name].labels(*combination)
         self._histograms = {
-            name: Histogram(name, text, buckets=buckets, registry=self.registry)
-            for buckets, texts in families.HISTOGRAMS.items()
+            name: Histogram(name, text, buckets=families.BOUNDS[bounds], registry=self.registry)
+            for bounds, texts in families.HISTOGRAMS.items()
             for name, text in texts.items()
         }
         self._gap, self.sent = (
-            families.WeightedHistogram(name, text, families.GAPS, self.registry)
+            families.WeightedHistogram(name, text, families.BOUNDS["gaps"], self.registry)
             for name, text in families.PER_TOKEN.items()
         )
         self.lag = self._histograms["lengthwise:event_loop_lag_seconds"]

@@ -147,7 +147,6 @@ def load_beside(subject: Subject, quantization: str) -> Subject:
 
 
 def load_plain(model: LoadedModel) -> PreTrainedModel:
-    """With transformers' default attention."""
     network: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
         model.folder, dtype=model.kv.dtype, local_files_only=True, use_safetensors=True
     )

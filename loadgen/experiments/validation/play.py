@@ -139,7 +139,6 @@ class Engine:
     infos: tuple[ExecutorInfo, ...] = ()  # as this engine builds them
 
     def new_executors(self, deliver: Deliver) -> tuple[Executor, ...]:
-        """Not started."""
         store: HostStore[Row] = HostStore(swap_bytes(self.config))
         return tuple(
             run_in_own_thread(partial(build_executor, self.config, index, model, self.text, store, deliver))

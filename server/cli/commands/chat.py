@@ -205,7 +205,6 @@ class ChatSession:
         raise UserError("the answer was cut off: the server closed the connection")
 
     def _ask(self, path: str, body: bytes | None = None) -> HTTPResponse:
-        """Status 200."""
         from server.api.output.sse import HEADER
 
         url = f"{self.chat.url.rstrip('/').removesuffix('/v1')}/v1/{path}"

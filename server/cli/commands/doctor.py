@@ -39,7 +39,6 @@ def run(config: ServeConfig) -> int:
 
 
 def require_startable(config: ServeConfig) -> None:
-    """All cheap mistakes together."""
     found: list[UserError] = []
     for check in EARLY.values():
         try:
