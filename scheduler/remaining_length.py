@@ -3,7 +3,7 @@
 from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Iterable
-from math import inf
+from math import inf, log
 
 from scheduler.request import Request
 
@@ -23,6 +23,20 @@ def remaining_length(request: Request, typical: float | None = None) -> float:
     else:
         expected = most if typical is None or request.distribution is not None else typical
     return float(max(1.0, request.sampling.least_tokens - request.generated, min(expected, most)))
+
+
+def likely_lengths(request: Request, points: int, typical: float | None = None) -> list[float]:
+    """As many equally likely ones: quantiles of G - generated given G > generated; unpredicted ones are memoryless."""
+    known, scale, made = request.distribution, request.correction, request.generated
+    shares = [(point + 0.5) / points for point in range(points)]
+    if points > 1 and known is not None and (ends := known.remaining_quantiles(made / scale, shares)):
+        least = max(1.0, request.sampling.least_tokens - made)
+        most = max(least, request.sampling.max_tokens - made)
+        return [max(least, min(most, scale * end)) for end in ends]
+    mean = remaining_length(request, typical)
+    if points == 1 or known is not None or request.predicted_length is not None:
+        return [mean] * points
+    return [-mean * log(1 - share) for share in shares]
 
 
 def work_left(request: Request) -> float:

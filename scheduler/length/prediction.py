@@ -97,6 +97,16 @@ class LengthDistribution:
             return None
         return expected[first] / mass[first] - generated
 
+    def remaining_quantiles(self, generated: float, shares: Sequence[float]) -> list[float]:
+        """Of G - generated given G > generated; empty beyond the longest known answer."""
+        lengths, reached = self._tails[0], self._reached
+        first = bisect.bisect_right(lengths, generated)
+        if first == len(lengths):
+            return []
+        past = reached[first - 1] if first else 0.0
+        wanted = (past + share * (reached[-1] - past) - ROUNDING for share in shares)
+        return [lengths[min(bisect.bisect_left(reached, one), len(lengths) - 1)] - generated for one in wanted]
+
     @cached_property
     def _tails(self) -> tuple[list[float], list[float], list[float]]:
         """Lengths, and for each the probability, and the sum of length times probability, of it and all longer ones.

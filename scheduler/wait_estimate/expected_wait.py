@@ -1,9 +1,8 @@
 """Estimated waits and places in the queue.
 
-Work is counted in tokens (prices.py). With u(R) the measured seconds of a token's work with R rows held, r the mean
-work left of those that generate and w_j the work of the requests ahead, a request starts after (w_1 + ... + w_k +
-r)·u(R) seconds: r·u(R) is when the next of R rows ends. Unpredicted lengths count as the running mean; requests that
-may yet overtake are ignored.
+Work is counted in tokens (prices.py). A request starts when the slots have ended that those ahead of it need
+(held_rows.py), at the measured seconds of a step. Unpredicted lengths count as the running mean; requests that may yet
+overtake are ignored.
 """
 
 from collections import Counter, deque
@@ -11,7 +10,6 @@ from collections.abc import Collection, Iterable
 from dataclasses import replace
 from itertools import islice, takewhile
 from math import exp, inf, log
-from typing import NamedTuple
 
 from scheduler.assembly import SchedulerParts
 from scheduler.clock import Clock
@@ -20,6 +18,7 @@ from scheduler.request import COVERAGE, Request, State
 from scheduler.wait_estimate.by_arrival import LATEST, ArrivalComparison, EndedAnswer, compare
 from scheduler.wait_estimate.calibration import LOW, Calibration, spread_of
 from scheduler.wait_estimate.completion import LEAST_SECONDS, Expected
+from scheduler.wait_estimate.held_rows import HeldRows, generates
 from scheduler.wait_estimate.node_router import NodeLoad
 from scheduler.wait_estimate.places import FRESH, FRONT, Explanation, Places, find_reason
 from scheduler.wait_estimate.speed import Speed
@@ -30,21 +29,11 @@ SHARES = (LOW, 0.5, COVERAGE)  # quantiles of a length
 
 UNKNOWN_FACTOR = 3.0  # half width, as a factor, where only a number is known
 
-
 FARTHEST, WIDEST = 30 * 86400.0, 30.0  # seconds; log of a factor
 
 NEARER = 0.8  # share of the time left until a promise, below which it is promised again
 
 COMPARED = 2.0  # seconds that a comparison is reused: it takes milliseconds
-
-
-class _Held(NamedTuple):
-    """Rows of executors."""
-
-    rest: float  # mean work left of those that generate
-    unread: float  # work left to prefill
-    staged: float  # prefilled, beyond the free slots
-    tokens: float  # mean of a row
 
 
 class ExpectedWait:
@@ -64,7 +53,7 @@ class ExpectedWait:
         self._by_arrival: tuple[float, ArrivalComparison | None] = -inf, None  # when made
         self._load = NodeLoad(-inf, 0.0, self._prices())
         self._stuck = False  # anything but background requests had to wait at the latest dispatch
-        self._held: _Held | None = None  # valid until held rows change
+        self._held: HeldRows | None = None  # valid until held rows change
 
     def dispatched(self, *, stuck: bool) -> None:
         """After a dispatch: whether any had to stay in line."""
@@ -224,8 +213,11 @@ class ExpectedWait:
         if ahead.place < free:
             return 0.0
         rows, work = self._usual_rows(), self._work_of(ahead)
-        seconds = self._speed.seconds_of_work(rows)
-        return None if seconds is None or not rows or work is None else (work + self._find_held().rest) * seconds
+        seconds = self._speed.seconds_per_step(rows)
+        if seconds is None or not rows or work is None:
+            return None
+        held = self._find_held()
+        return held.until_taken(ahead.place, work) * seconds + self._prices().unit * held.unread
 
     def _iteration_seconds(self, rows: float) -> float:
         """On all executors, by the machine's prices; 0 while unknown."""
@@ -239,8 +231,9 @@ class ExpectedWait:
         own = prices.read_work(request.unread)
         if ahead.place < free:
             return prices.unit * (own + held.unread + prices.read_work(ahead.unread, ahead.place))
-        until_slot = held.staged * (self._speed.seconds_of_work(self._usual_rows()) or 0.0)
-        return max(until_slot, prices.unit * own)
+        work, seconds = self._work_of(ahead) or 0.0, self._speed.seconds_per_step(self._usual_rows()) or 0.0
+        staged = held.until_slot(ahead.place, work) - held.until_taken(ahead.place, work)
+        return max(staged * seconds, prices.unit * own)
 
     def _work_of(self, ahead: QueueAhead) -> float | None:
         """None without a prediction or any answer."""
@@ -249,24 +242,16 @@ class ExpectedWait:
             return None
         return ahead.tokens + ahead.unpredicted * (typical or 0.0) + self._prices().read_work(ahead.unread, ahead.place)
 
-    def _find_held(self) -> _Held:
-        """A millisecond for a thousand rows."""
+    def _find_held(self) -> HeldRows:
         if self._held is None:
             live = self._live()
-            held = [request for worker in live for request in worker.requests.values()]
-            generating = [request for request in held if _generates(request)] or held
-            entering = [request for request in held if not _generates(request)]
-            prompts = [request.unread for request in entering if request.needs_prefill]
-            unread = self._prices().read_work(sum(prompts), len(prompts)) if prompts else 0.0
-            rest = sum(map(self._remaining, generating)) / max(1, len(generating))
-            part = max(0, len(held) - _slots(live)) / max(1, len(entering))
-            staged = min(1.0, part) * (unread + sum(map(self._remaining, entering)))
-            tokens = sum(request.tokens for request in held) / max(1, len(held))
-            self._held = _Held(rest, unread, staged, tokens)
+            requests = [request for worker in live for request in worker.requests.values()]
+            prices, typical = self._prices(), self._speed.mean_length
+            self._held = HeldRows.of(requests, _slots(live), self.free_slots, prices, typical)
         return self._held
 
     def _decoding(self) -> int:
-        return sum(_generates(request) for worker in self._workers for request in worker.requests.values())
+        return sum(generates(request) for worker in self._workers for request in worker.requests.values())
 
     def _live(self) -> list[Worker]:
         return [worker for worker in self._workers if worker.serves]
@@ -285,10 +270,6 @@ def length_interval(request: Request) -> tuple[float, float, float] | None:
         return None
     low, middle, high = (max(least, min(most, known.quantile(share))) for share in SHARES)
     return low, middle, high
-
-
-def _generates(request: Request) -> bool:
-    return request.generated > 1
 
 
 def _slots(workers: Iterable[Worker]) -> int:

@@ -57,13 +57,13 @@ class Speed:
             return None
         return sums.decode_seconds / sums.tokens * self._compare(rows, sums.token_rows / sums.tokens)
 
-    def seconds_of_work(self, rows: int) -> float | None:
-        """None until measured."""
+    def seconds_per_step(self, rows: int) -> float | None:
+        """In which each of `rows` does the work of a token; None until measured."""
         sums = self._sums
         if not self._is_measured:
             return None
         usual = sums.work / sums.steps
-        shared = usual / max(1.0, rows) if self._iteration(usual) else 1.0
+        shared = usual if self._iteration(usual) else max(1.0, rows)
         return sums.seconds / sums.work * shared * self._compare(rows, usual)
 
     @property

@@ -289,4 +289,4 @@ def test_ends_of_a_burst_are_foretold_after_one_request_alone() -> None:
         assemble(STRATEGIES["baton-pd"], limits, SLOW), replace(MACHINE, cost=SLOW), load, 100, predict=true_length
     )
     told = [(one.foretold, one.end - one.arrival) for one in done.requests[1:]]
-    assert all(foretold and foretold.median == pytest.approx(seconds, rel=0.2) for foretold, seconds in told)
+    assert all(foretold and foretold.median == pytest.approx(seconds, rel=0.3) for foretold, seconds in told)

@@ -1,0 +1,79 @@
+"""What executors hold, and when its slots let others start.
+
+Ends are known in distribution: some equally likely ones stand for each row, fewer where rows are many. A slot whose row
+ends at r has begun 1 + (t - r) / m requests of mean work m by t, as a renewal process has; a request with n ahead
+starts at the first t at which all slots together have begun n + 1. Of R rows of memoryless ends with mean m that is
+(n + 1)·m / R.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scheduler.remaining_length import likely_lengths, remaining_length
+from scheduler.request import Request
+from scheduler.waiting.prices import Prices
+
+POINTS = 4  # a row; 16 are no better
+
+ALL_POINTS = 64  # then one a row
+
+
+@dataclass(frozen=True, slots=True)
+class HeldRows:
+    """Work and time are counted in tokens of a row."""
+
+    ends: NDArray[np.float64]  # of slots taken, ascending
+    points: int  # of each slot
+    free: int  # slots
+    staged: int  # rows beyond the slots
+    work: float  # of these
+    unread: float  # work left to prefill
+    tokens: float  # mean of a row
+
+    @classmethod
+    def of(cls, held: Iterable[Request], slots: int, free: int, prices: Prices, typical: float | None) -> HeldRows:
+        """A millisecond for a thousand rows."""
+        rows = sorted(held, key=generates, reverse=True)
+        prompts = [request.unread for request in rows if not generates(request) and request.needs_prefill]
+        points = max(1, min(POINTS, ALL_POINTS // (len(rows) + 1)))
+        ends = [end for request in rows[:slots] for end in likely_lengths(request, points, typical)]
+        return cls(
+            np.sort(ends),
+            points,
+            free,
+            max(0, len(rows) - slots),
+            sum(remaining_length(request, typical) for request in rows[slots:]),
+            prices.read_work(sum(prompts), len(prompts)),
+            sum(request.tokens for request in rows) / max(1, len(rows)),
+        )
+
+    def until_taken(self, ahead: int, work: float) -> float:
+        """Until one with some `ahead` of it, of `work` in all, takes the place of a staged row, or its slot."""
+        return self._until(ahead, ahead, work)
+
+    def until_slot(self, ahead: int, work: float) -> float:
+        return self._until(ahead + self.staged, ahead, work)
+
+    def _until(self, place: int, ahead: int, work: float) -> float:
+        if not len(self.ends) + self.free:
+            return 0.0
+        before = ahead + self.staged
+        mean = ((work + self.work) / before if before else float(self.ends.mean())) or 1.0
+        ends = np.sort(np.append(self.ends, [mean] * self.points * self.free)) if self.free else self.ends
+        slots, sums = np.arange(1, len(ends) + 1) / self.points, np.cumsum(ends) / self.points
+        others = place - self.free  # the first take what is free
+        last = int(np.searchsorted(slots + (slots * ends - sums) / mean, others + 1))
+        if not last:
+            return float(ends[0])
+        until = (mean * (others + 1 - slots[last - 1]) + sums[last - 1]) / slots[last - 1]
+        return float(until if last == len(ends) else min(until, ends[last]))
+
+
+def generates(request: Request) -> bool:
+    """Past its first token."""
+    return request.generated > 1
