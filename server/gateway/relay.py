@@ -3,7 +3,6 @@ directly: waking a task for each token would double the cost.
 """
 
 import asyncio
-import re
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
@@ -20,16 +19,13 @@ from server.gateway.backend import Backend
 from server.gateway.events import brings
 from server.gateway.merged import StreamAggregator
 from server.gateway.passage import ProxiedCall
-from server.gateway.usage import LIMITED, read_ends, read_ids, read_tokens
+from server.gateway.usage import read_end
 from server.http.proxy import replied_headers, without
 
 PIECES = 64  # last pieces searched for usage
 EVENT = b"data: "
 DONE = b"data: [DONE]"
 EMPTY = 3  # last events without tokens: end, usage, [DONE]
-FINISHED = re.compile(
-    rb'"(?:finish_reason|stop_reason)"\s*:\s*"|"type"\s*:\s*"(?:response\.(?:completed|incomplete|failed)|message_stop)"'
-)
 LONGEST = 2**16  # bytes examined of an event
 OF_STREAMS = frozenset({"content-type", "cache-control", "x-accel-buffering"})  # headers of streams only
 
@@ -171,18 +167,17 @@ class _Relay:
 
     def _end(self, error: str | None) -> None:
         """Report the remaining tokens, by usage if known, bounded by the call's limit and the bytes."""
-        tail, request = b"".join(self.tail), self.passage.request
-        stated = read_tokens(tail, streams=self.streams) if self.answer.status == 200 else None
+        tail, request, passage = b"".join(self.tail), self.passage.request, self.passage
+        end = read_end(tail, streams=self.streams)
+        stated = end.tokens if self.answer.status == 200 else None
         counted = self.streams * max(0, self.events - tail.count(DONE))
         made = counted if stated is None else min(stated, max(request.sampling.max_tokens, self.size))
         if self.streams and self.begun and (error is None or DONE in tail):
-            self.backend.note_end(request.row_id, finished=FINISHED.search(tail) is not None)
-        if self.request.path == "/v1/responses" and (program := self.passage.record.program) is not None:
-            ids = read_ids(tail, streams=self.streams)
-            self.request.app[PROGRAMS].mark(self.passage.record.client, program, ids)
-        said = read_ends(tail, streams=self.streams)
-        error = error or ("the backend tells of an error" if said & {"error", "abort"} else None)
-        limited = bool(said & LIMITED) if said else made >= request.sampling.max_tokens
+            self.backend.note_end(request.row_id, finished=end.finished)
+        if self.request.path == "/v1/responses" and (program := passage.record.program) is not None:
+            self.request.app[PROGRAMS].mark(passage.record.client, program, end.ids)
+        error = error or ("the backend tells of an error" if end.reasons & {"error", "abort"} else None)
+        limited = end.limited if end.reasons else made >= request.sampling.max_tokens
         self.backend.end(request.row_id, max(0, made - self.told), error, limited=limited)
 
 

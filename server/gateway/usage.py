@@ -1,86 +1,87 @@
-"""Token counts and ids, read only where an API puts them: answers may repeat clients' text."""
+"""The end of an answer, read only where an API puts it: answers may repeat clients' text."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from typing import Annotated, Any, TypeAlias, TypeVar
+from dataclasses import dataclass
+from typing import Annotated, Any, TypeVar
 
 import msgspec
+from msgspec import Raw
 
 LINES = 16  # last lines searched
 LIMITED = frozenset({"length", "model_length", "max_tokens", "max_output_tokens", "model_context_window_exceeded"})
+LAST = frozenset({"message_stop", "response.completed", "response.incomplete", "response.failed"})  # types of events
+COUNTS = ("completion_tokens", "output_tokens")  # completions have the first, responses and messages the second
 
 T = TypeVar("T")
-Tokens: TypeAlias = Annotated[int, msgspec.Meta(ge=0)] | None
+Tokens = Annotated[int, msgspec.Meta(ge=0)]
+Fields = dict[str, Raw]
 
 
-class TokenUsage(msgspec.Struct, frozen=True):
-    """Completions have the first, responses and messages the second."""
-
-    completion_tokens: Tokens = None
-    output_tokens: Tokens = None
-
-
-class Reply(msgspec.Struct, frozen=True):
-    """Or an event; a response's last holds it whole."""
-
-    usage: TokenUsage | None = None
-    response: Reply | None = None
-
-
-class End(msgspec.Struct, frozen=True):
-    """Of each API, whole or an event."""
-
-    choices: list[dict[str, Any]] = []
-    delta: Any = None
-    stop_reason: Any = None
-    error: Any = None
-    incomplete_details: Any = None
-    response: End | None = None
-
-    def words(self) -> Iterator[Any]:
-        yield from (one.get("finish_reason") for one in self.choices)
-        yield from (self.stop_reason, "error" if self.error else None)
-        for one, name in ((self.delta, "stop_reason"), (self.incomplete_details, "reason")):
-            yield one.get(name) if isinstance(one, dict) else None
+class Choice(msgspec.Struct, frozen=True):
+    finish_reason: Any = None
 
 
 class Item(msgspec.Struct, frozen=True):
     id: str = ""
 
 
-class Output(msgspec.Struct, frozen=True):
-    """A response, or its last event."""
+@dataclass(frozen=True, slots=True)
+class AnswerEnd:
+    tokens: int | None  # None if unstated or truncated
+    reasons: frozenset[str]  # the backend's words for it
+    finished: bool  # says that it ends
+    ids: tuple[str, ...]  # a response's, then its items'
 
-    id: str = ""
-    output: list[Item] = []
-    response: Output | None = None
+    @property
+    def limited(self) -> bool:
+        return bool(self.reasons & LIMITED)
 
 
-def read_tokens(tail: bytes, *, streams: bool) -> int | None:
-    """None if unstated or truncated."""
-    for reply in _replies(tail, Reply, streams=streams):
-        for one in (reply, reply.response):
-            if one is not None and (usage := one.usage) is not None:
-                return usage.output_tokens if usage.completion_tokens is None else usage.completion_tokens
+def read_end(tail: bytes, *, streams: bool) -> AnswerEnd:
+    events = [*_events(tail, streams=streams)]
+    reasons = {word for event in events for word in _reasons(event) if isinstance(word, str) and word}
+    failed = any(_read(event, "error", Any) for event in events)
+    return AnswerEnd(
+        next((count for event in events for count in _counts(event) if count is not None), None),
+        frozenset(reasons | {"error"} if failed else reasons),
+        bool(reasons) or any(_read(event, "type", str) in LAST for event in events),
+        next((ids for event in events if (ids := _ids(event))[0]), ()),
+    )
+
+
+def _events(tail: bytes, *, streams: bool) -> Iterator[Fields]:
+    """Latest first, each with the response in it; no malformed field hides another."""
+    lines = (one[5:] for one in reversed(tail.rsplit(b"\n", LINES)) if one.startswith(b"data:"))
+    for line in lines if streams else (tail,):
+        if (event := _decode(line, Fields)) is not None:
+            yield event
+            if (response := _read(event, "response", Fields)) is not None:
+                yield response
+
+
+def _counts(event: Fields) -> Iterator[int | None]:
+    usage = _read(event, "usage", Fields) or {}
+    return (_read(usage, name, Tokens) for name in COUNTS)
+
+
+def _reasons(event: Fields) -> Iterator[Any]:
+    yield from (one.finish_reason for one in _read(event, "choices", list[Choice]) or ())
+    yield _read(event, "stop_reason", Any)
+    for name, inner in (("delta", "stop_reason"), ("incomplete_details", "reason")):
+        yield _read(_read(event, name, Fields) or {}, inner, Any)
+
+
+def _ids(event: Fields) -> tuple[str, ...]:
+    items = _read(event, "output", list[Item]) or ()
+    return (_read(event, "id", str) or "", *(item.id for item in items))
+
+
+def _read(fields: Mapping[str, Raw], name: str, kind: type[T]) -> T | None:
+    return _decode(fields[name], kind) if name in fields else None
+
+
+def _decode(raw: bytes | Raw, kind: type[T]) -> T | None:
+    with suppress(msgspec.MsgspecError, UnicodeError, RecursionError):
+        return msgspec.json.decode(raw, type=kind)
     return None
-
-
-def read_ends(tail: bytes, *, streams: bool) -> set[str]:
-    """The backend's words for why the answer ended; empty where it says none."""
-    ends = [end for one in _replies(tail, End, streams=streams) for end in (one, one.response) if end is not None]
-    return {word for end in ends for word in end.words() if isinstance(word, str) and word}
-
-
-def read_ids(tail: bytes, *, streams: bool) -> list[str]:
-    """A response's, then its items'."""
-    whole = (reply.response or reply for reply in _replies(tail, Output, streams=streams))
-    return next(([one.id, *(item.id for item in one.output)] for one in whole if one.id), [])
-
-
-def _replies(tail: bytes, kind: type[T], *, streams: bool) -> Iterator[T]:
-    """Latest first."""
-    for line in reversed(tail.rsplit(b"\n", LINES)) if streams else (tail,):
-        with suppress(msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-            yield msgspec.json.decode(line.removeprefix(b"data:"), type=kind)

@@ -8,7 +8,7 @@ import pytest
 from engine.messages import RowUpdate
 from scheduler.stream import join_updates
 from server.gateway.merged import LINE, MOST, StreamAggregator
-from server.gateway.usage import read_ends, read_ids, read_tokens
+from server.gateway.usage import read_end
 
 
 def lines(*events: Any) -> bytes:
@@ -28,6 +28,13 @@ USAGE = {"completion_tokens": 5, "prompt_tokens": 7}
         (lines({"usage": {"output_tokens": 8}}, {"type": "message_stop"}), True, 8),
         (lines({"type": "response.completed", "response": {"usage": {"output_tokens": 4}}}), True, 4),
         (b'","usage":null}\n\n' + lines({"usage": USAGE}, {"usage": None}), True, 5),
+        # beside what is malformed
+        (
+            b'{"id": "\xff", "choices": 7, "created": %b, "usage": {"completion_tokens": 5}}' % (b"9" * 5000),
+            False,
+            5,
+        ),
+        (b'{"usage": {"completion_tokens": "x", "output_tokens": 6, "cost": 1e999}}', False, 6),
         # echoes of what a client wrote, and what is no count
         (json.dumps({"detail": [{"input": {"usage": USAGE}}]}).encode(), False, None),
         (
@@ -47,7 +54,7 @@ USAGE = {"completion_tokens": 5, "prompt_tokens": 7}
 )
 def test_tokens_are_read_from_the_answers_own_place(tail: bytes, streams: bool, tokens: int | None) -> None:
     """A body that a backend repeated in its refusal chose the number: one of 150,000,000 took 1.2 GB."""
-    assert read_tokens(tail, streams=streams) == tokens
+    assert read_end(tail, streams=streams).tokens == tokens
 
 
 @pytest.mark.parametrize(
@@ -63,10 +70,26 @@ def test_tokens_are_read_from_the_answers_own_place(tail: bytes, streams: bool, 
         (lines({"delta": "length"}), True, set()),
         (b'{"choices": [{"finish_reason": ["length"]}]}', False, set()),
         (b'{"choices": 1}', False, set()),
+        (b'{"choices": [], "usage": "many", "id": 3, "stop_reason": "end_turn", "delta": []}', False, {"end_turn"}),
     ],
 )
 def test_a_backends_own_words_say_why_an_answer_ended(tail: bytes, streams: bool, said: set[str]) -> None:
-    assert read_ends(tail, streams=streams) == said
+    assert read_end(tail, streams=streams).reasons == said
+
+
+@pytest.mark.parametrize(
+    ("event", "finished"),
+    [
+        ({"choices": [{"finish_reason": "stop"}], "usage": 1}, True),
+        ({"type": "response.incomplete", "response": {"id": 1}}, True),
+        ({"type": "message_stop"}, True),
+        ({"type": "response.created", "response": {"output": 1}}, False),
+        ({"choices": [{"finish_reason": None, "delta": {"content": '"finish_reason": "stop"'}}]}, False),
+        ({"error": {"message": "x"}}, False),
+    ],
+)
+def test_a_stream_that_states_its_end_was_not_cut(event: Any, finished: bool) -> None:
+    assert read_end(lines(event), streams=True).finished is finished
 
 
 def test_tokens_without_ids_are_a_number() -> None:
@@ -122,5 +145,5 @@ ITEMS = [{"type": "reasoning", "id": "rs_2", "content": {"id": "resp_3"}}, {"typ
     ],
 )
 def test_the_ids_by_which_later_calls_go_on_are_read(tail: bytes, streams: bool) -> None:
-    assert read_ids(tail, streams=streams) == ["resp_1", "rs_2", "msg_3"]
-    assert read_ids(tail[20:], streams=streams) == []
+    assert read_end(tail, streams=streams).ids == ("resp_1", "rs_2", "msg_3")
+    assert read_end(tail[20:], streams=streams).ids == ()
