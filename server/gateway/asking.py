@@ -4,9 +4,10 @@ import asyncio
 import re
 from collections.abc import Callable
 from io import BytesIO
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import aiohttp
+import msgspec
 from aiohttp import web
 from yarl import URL
 
@@ -16,7 +17,7 @@ from server.api.input.body import LARGE
 from server.config import Backends
 from server.gateway.backend import Backend
 from server.gateway.merged import PATHS
-from server.gateway.meta import find_kept, salted
+from server.gateway.meta import find_kept, refuse_unreadable, salted
 from server.http.proxy import is_broken, passed_headers
 
 SALTED = PATHS | {"/v1/responses"}  # bodies may have a `cache_salt`
@@ -51,10 +52,15 @@ def is_form(body: bytes) -> bool:
     return not body or body.startswith(b"--")
 
 
-def refuse_references(request: web.Request, body: bytes) -> None:
-    """Raises ApiError 400 and 403; forms with files are no JSON."""
-    if are_one(request.app) and not is_form(body) and (name := find_kept(body)):
-        raise refuse_kept(name)
+def refuse_references(request: web.Request, body: bytes) -> dict[str, Any] | None:
+    """Returns what it decoded; forms with files are no JSON. Raises ApiError 400 and 403."""
+    if not are_one(request.app) or is_form(body):
+        return None
+    with refuse_unreadable():
+        fields = msgspec.json.decode(body, type=dict[str, Any])
+        if name := find_kept(fields):
+            raise refuse_kept(name)
+    return fields
 
 
 async def ask(request: web.Request, body: bytes, backend: Backend, reused: list[bool]) -> aiohttp.ClientResponse:

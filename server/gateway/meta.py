@@ -1,7 +1,7 @@
 """Fields of a call that scheduling needs; the body stays bytes."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from hashlib import sha256
 from itertools import chain, islice
@@ -97,10 +97,11 @@ class CallMeta(SignFields, frozen=True):
         size = sum(len(memoryview(getattr(self, name))) for name in TEXTS)
         return min(max(1, size // BYTES_PER_TOKEN), MOST_PROMPT)
 
-    def words(self) -> tuple[int, ...]:
-        """Hashes below TABLE, in order."""
+    def words(self, fields: Mapping[str, Any] | None = None) -> tuple[int, ...]:
+        """Hashes below TABLE, in order; `fields` of the body if decoded."""
         found: list[int] = []
-        parts = (_texts(msgspec.json.decode(raw)) for name in TEXTS if memoryview(raw := getattr(self, name)))
+        raws = ((name, raw) for name in TEXTS if memoryview(raw := getattr(self, name)))
+        parts = (_texts(msgspec.json.decode(raw) if fields is None else fields[name]) for name, raw in raws)
         for text in islice(chain.from_iterable(parts), MOST_TEXTS):
             found += [crc32(word.encode()) % TABLE for word in _WORD.findall(text[:LONGEST].lower())]
             if len(found) >= MOST_WORDS:
@@ -148,11 +149,9 @@ def refuse_unreadable() -> Iterator[None]:
         raise bad_request(f"the request's body is not a JSON object: {error}", code="invalid_json") from None
 
 
-def find_kept(body: bytes) -> str:
-    """Field that references stored objects, or empty; raises ApiError 400 for invalid JSON."""
-    with refuse_unreadable():
-        fields = msgspec.json.decode(body, type=dict[str, Any])
-        return next((name for name, one in fields.items() if name != "metadata" and _refers(name, one)), "")
+def find_kept(fields: Mapping[str, Any]) -> str:
+    """Field that references stored objects, or empty."""
+    return next((name for name, one in fields.items() if name != "metadata" and _refers(name, one)), "")
 
 
 def _is_count(value: Any) -> bool:

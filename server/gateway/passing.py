@@ -5,6 +5,7 @@ byte.
 import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from aiohttp import web
 from msgspec import Raw
@@ -109,19 +110,19 @@ def _query(record: Record, meta: CallMeta, words: tuple[int, ...]) -> tuple[Leng
 
 def _read(body: bytes, request: web.Request) -> tuple[CallMeta, tuple[int, ...], Signs, bytes | None]:
     """With words, and the body as a stream. Raises ApiError 400, and 403 for what keys must not share."""
-    _check(body, request)
+    fields = _check(body, request)
     if request[OPERATION].rationed:
         return CallMeta(max_tokens=1, prompt=Raw(body)), (), Signs(), None
     meta = read_meta(body)
     with refuse_unreadable():
-        return meta, meta.words(), read_signs(body, request.headers, meta), as_stream(request.path, meta, body)
+        return meta, meta.words(fields), read_signs(body, request.headers, meta), as_stream(request.path, meta, body)
 
 
-def _check(body: bytes, request: web.Request) -> None:
+def _check(body: bytes, request: web.Request) -> dict[str, Any] | None:
     """Raises ApiError 400 and 403."""
     if len(body) >= LARGE and not is_form(body):
         check_parts(body)
-    refuse_references(request, body)
+    return refuse_references(request, body)
 
 
 def _record(request: web.Request, meta: CallMeta) -> Record:
