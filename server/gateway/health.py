@@ -5,13 +5,15 @@ from dataclasses import dataclass
 
 REFUSED = frozenset({429, 503, 529})  # statuses of a call that was not begun
 FAULTS = REFUSED | {502, 504}
-EJECTED = 3  # errors in a row from which on a 500 is the backend's fault too
+TIMED_OUT, TOO_MANY = 408, 429  # the only statuses below 500 that may be its fault
+EJECTED = 3  # errors in a row from which on any is the backend's fault
 REST, LONGEST = 1.0, 30.0  # seconds of the first rest, each next one is twice as long, and most of one
 
 
 @dataclass(slots=True)
 class Health:
     errors: int = 0  # since the last good answer
+    breaks: int = 0  # answers broken off since the last whole one
     rests: int = 0
     until: float = 0.0  # end of the rest, by time.monotonic
     tried: bool = False  # gets one call at a time until one is answered
@@ -19,12 +21,16 @@ class Health:
 
     def note(self, status: int) -> bool:
         """Whether an answer's status is the backend's fault rather than the call's."""
-        if status < 500 and status != 429:
-            self.errors = self.rests = 0
-            self.tried = False
+        if status < 500 and status not in (TIMED_OUT, TOO_MANY):
+            self.errors, self.rests, self.tried = 0, self.rests if self.breaks else 0, False
             return False
         self.errors += 1
         return status in FAULTS or self.errors >= EJECTED
+
+    def note_end(self, *, broken: bool) -> bool:
+        """Of a good answer; whether the backend is at fault."""
+        self.breaks = self.breaks + 1 if broken else 0
+        return self.breaks >= EJECTED
 
     def rest(self, retry_after: str | None) -> None:
         """`retry_after`: the header, whole seconds only; None without an answer."""

@@ -107,7 +107,7 @@ class _Relay:
         except aiohttp.ClientError as error:
             over = self.passage.over
             fault = self.passage.failure() if over else ApiError(502, "the backend broke off", code="backend_failed")
-            self._end(f"the backend broke off: {error}")
+            self._end(f"the backend broke off: {error}", broken=not over)
             await _break_off(response, fault, streams=self.streams, done=DONE in b"".join(self.tail))
         return response
 
@@ -165,8 +165,10 @@ class _Relay:
         self.told += more
         return more
 
-    def _end(self, error: str | None) -> None:
+    def _end(self, error: str | None, *, broken: bool = False) -> None:
         """Report the remaining tokens, by usage if known, bounded by the call's limit and the bytes."""
+        if (error is None or broken) and self.backend.health.note_end(broken=broken):
+            self.backend.rest("breaks off its answers")
         tail, request, passage = b"".join(self.tail), self.passage.request, self.passage
         end = read_end(tail, streams=self.streams)
         stated = end.tokens if self.answer.status == 200 else None

@@ -75,6 +75,7 @@ FAILURES: dict[str, tuple[bytes, bool, int]] = {
     "502": (failing(b"502 No engine"), False, 0),
     "504": (failing(b"504 Late"), False, 0),
     "500": (failing(b"500 Broken"), False, EJECTED - 1),
+    "408": (failing(b"408 Late"), False, EJECTED - 1),
     "529": (failing(b"529 Overloaded"), False, 0),
     "an error event": (answer(b'data: {"error": {"message": "x"}}\n\n'), False, EJECTED - 1),
     "a redirect": (answer(b"", b"Location: http://127.0.0.1:1/", status=b"302 Found"), False, 0),
@@ -124,6 +125,24 @@ async def test_a_stream_that_stalls_ends_with_an_error_and_a_whole_answer_goes_e
         assert status == 200 and told.startswith(TOKEN) and b"backend_failed" in told
         ends = [await gate.ask(stream=False) for _ in range(4)]
         assert {status for status, _ in ends} == {200} and len(faulty.heads) > 1
+
+
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize("stalls", [True, False])
+async def test_a_backend_that_breaks_off_its_answers_rests(stalls: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("server.gateway.health.REST", 0.5)
+    begun = HEAD + b"Transfer-Encoding: chunked\r\n\r\n%x\r\n%b\r\n" % (len(TOKEN), TOKEN)
+    faulty, good = Faulty(begun), Hostile(answer(EVENTS))
+    faulty.stalls = stalls
+    behind = faulty.listening(), good.listening()
+    async with behind[0] as bad, behind[1] as url, gateway(bad, url, idle_timeout=0.05, slots=1) as gate:
+        ends: Counter[Any] = Counter()
+        while ends.total() - ends[200] < EJECTED:
+            ends += await outcomes(gate, 8)
+        assert (await outcomes(gate, 8))[200] == 8 and len(faulty.heads) == EJECTED
+        tried, faulty.stalls, faulty.kind = len(faulty.heads), False, good.kind
+        while len(faulty.heads) < tried + 3:  # it is tried again
+            assert (await outcomes(gate, 8)).keys() == {200}
 
 
 @pytest.mark.usefixtures("quick")
@@ -196,6 +215,9 @@ def test_a_rest_grows_is_bounded_and_ends_with_a_good_answer() -> None:
     assert [(health.note(status), health.tried) for status in (503, 404)] == [(True, True), (False, False)]
     assert 0.9 < rests() < 1.1
     assert 4.9 < (health.note(200), rests("5"))[1] < 5.1
+    health.note_end(broken=True)
+    assert not health.note(200) and 1.9 < rests() < 2.1  # until an answer is whole
+    assert not health.note_end(broken=False)
     for strange in ("-1", "1.5", "²", "soon", ""):
         assert not health.note(200) and rests(strange) < 1.1
 
