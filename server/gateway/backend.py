@@ -57,6 +57,7 @@ class Backend:
     room: int = ROOM  # tokens of KV cache
     health: Health = field(default_factory=Health)
     answered: bool = False  # since the start
+    oversized: set[str] = field(default_factory=set)  # its pages that were logged as such
     _heard: float = 0.0
     _asked: dict[RowId, Waiting] = field(default_factory=dict)  # without a byte so far
     _coming: dict[RowId, Callable[[], int]] = field(default_factory=dict)  # counts of new tokens of answers under way

@@ -25,7 +25,7 @@ PATIENCE = aiohttp.ClientTimeout(5.0)
 LARGEST = 2**20  # bytes read of an answer
 MOST_ENGINES = 64  # counted at a backend
 MOST_SLOTS = 65536
-MOST_NAME = 100  # characters of a model's name that are logged
+MOST_NAMES, MOST_NAME = 32, 100  # models, and characters of a name, that are logged
 
 log = logging.getLogger(__name__)
 
@@ -94,7 +94,7 @@ async def _find(backend: Backend, session: aiohttp.ClientSession, *, wait: bool)
         backend.url = longer
         return await _find(backend, session, wait=wait)
     if names := _names(asked[1]):
-        log.info("backend %s serves %s", backend.url, ", ".join(sorted(names)))
+        log.info("backend %s serves %s", backend.url, ", ".join(sorted(names)[:MOST_NAMES]))
     elif not backend.answered:
         reason = _reason(*asked)
         log.warning("%s/models names none (%s): is this an API's URL, and its key right?", backend.url, reason)
@@ -177,7 +177,9 @@ async def _ask(url: str, backend: Backend, session: aiohttp.ClientSession) -> tu
             async for piece in answer.content.iter_any():
                 body += piece
                 if len(body) > LARGEST:
-                    log.warning("%s has more than %d bytes; the rest is ignored", url, LARGEST)
+                    if url not in backend.oversized:
+                        log.warning("%s has more than %d bytes; the rest is ignored", url, LARGEST)
+                    backend.oversized.add(url)
                     break
             return answer.status, bytes(body)
     except (aiohttp.ClientError, TimeoutError) as error:

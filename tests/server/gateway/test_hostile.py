@@ -206,6 +206,8 @@ PAGES: Mapping[str, tuple[str, bytes]] = {
     "metrics with a redirect": ("/metrics", answer(b"", b"Location: /v1/models", status=b"302 Found")),
     "models that are none": ("/v1/models", plain(b"[" * 100_000)),
     "models of 3 MB": ("/v1/models", plain(b"x" * 3_000_000)),
+    "models by the thousand": ("/v1/models", plain(json.dumps({"data": [{"id": one} for one in range(9000)]}).encode())),
+    "a queue in 3 MB": ("/metrics", plain(b"vllm:num_requests_waiting 0\n" * 100_000)),
     "models with a control character": ("/v1/models", answer(b"{}", b"X-A: \x01")),
 }  # fmt: skip
 
@@ -217,6 +219,7 @@ async def test_nothing_that_a_backend_says_of_itself_ends_the_gateway(
 ) -> None:
     path, body = PAGES[page]
     hostile = Hostile(pages={path: body})
+    caplog.set_level(logging.INFO, "server.gateway.probe")
     async with hostile.listening() as url, gateway(url) as gate, asyncio.timeout(SLOWEST):
         for _ in range(2):
             hostile.kind = b""  # it fails once, and is asked of itself again
@@ -225,6 +228,8 @@ async def test_nothing_that_a_backend_says_of_itself_ends_the_gateway(
         (worker,) = gate.service.dispatcher.workers
         assert 1 <= worker.info.max_rows <= 64 and worker.info.capacity_tokens >= 1
     assert tracebacks(caplog) == []
+    said = [one.getMessage() for one in caplog.records if one.name == "server.gateway.probe"]
+    assert max(map(len, said), default=0) < 1000 and sum("bytes; the rest" in one for one in said) <= 1
 
 
 TARGETS: Mapping[str, int] = {
