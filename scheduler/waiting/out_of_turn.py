@@ -69,7 +69,7 @@ class OutOfTurn(Order):
             self._mean += (work - self._mean) / min(self._came, RECENT)
             self._credit.most = self._slots * self._mean
         self._cheapest.insert(end := _by_end(request, work), request)
-        if request.program is not None:
+        if _has_turns(request):
             self._of_programs.insert(end, request)
         if self.keeps and (told := request.expected) is not None and told.waits and told.known:
             self._promised.insert((request.priority, request.promised is None, told.due, request.row_id), request)
@@ -85,7 +85,7 @@ class OutOfTurn(Order):
             self._credit.aside = max(0.0, aside) if self._promised.keys else 0.0
 
     def lends(self, first: Request, request: Request) -> bool:
-        if first.program is None or request.program is None:
+        if first.program is None or request.program is None or request not in self._of_programs.keys:
             return False
         if self._heir(first, request, self._credit) is not request:
             return False
@@ -148,7 +148,9 @@ class OutOfTurn(Order):
     def _heir(self, oldest: Request, heir: Request, credit: Credit) -> Request:
         """Who takes the oldest's place."""
         program, work = oldest.program, self._works[oldest]
-        if program is None or oldest.deadline is not None or not self.share or oldest.priority != heir.priority:
+        if program is None or oldest not in self._of_programs.keys or oldest.deadline is not None:
+            return oldest
+        if not self.share or oldest.priority != heir.priority:
             return oldest
         root = program.root
         lends = root.lent + work <= LENT * (root.service + self._cheapest.keys[oldest][1])
@@ -165,7 +167,7 @@ class OutOfTurn(Order):
     def ahead_of_newcomer(self, request: Request, by_key: QueueAhead, now: float) -> QueueAhead:
         """Cheaper ones, and what must pay for them."""
         work = work_left(request)
-        if request.program is not None and self.share:
+        if _has_turns(request) and self.share:
             ours, better = (
                 self._of_programs.ahead((request.priority, *end)) for end in ((inf,), _by_end(request, work)[1:])
             )
@@ -208,7 +210,12 @@ def _goes_first(request: Request) -> bool:
     return request.expected is not None and request.expected.first
 
 
+def _has_turns(request: Request) -> bool:
+    """Or others of its kind had, else it is no program's."""
+    return request.program is not None and request.program.kind.went_on[0] > 0
+
+
 def _by_end(request: Request, work: float) -> Key:
-    if request.program is not None and request.program.kind.went_on[0]:
+    if request.program is not None and _has_turns(request):
         work += request.program.rest
     return (request.priority, work, request.times.arrival, request.row_id)

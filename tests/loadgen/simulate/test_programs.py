@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from itertools import groupby, pairwise
 from pathlib import Path
@@ -11,6 +13,7 @@ import pytest
 
 from engine.simulated.machine import Machine
 from loadgen.simulate.figures import measure_simulation
+from loadgen.simulate.prediction import read_prediction
 from loadgen.simulate.programs import chain_turns
 from loadgen.simulate.simulation import Served, Simulation, fit_parts, simulate
 from loadgen.simulate.whatif import _chain_turns
@@ -69,6 +72,37 @@ def test_of_runs_that_do_not_fit_some_find_their_prompts_kept(monkeypatch: pytes
     monkeypatch.setattr(Program, "back_within", 0.0)
     hits.append(measure_simulation(played(trace, kept=10_000))["prefix_hits"])
     assert hits[0] > 0.25 > 0.05 > hits[1]
+
+
+LOADS: Mapping[str, Callable[[random.Random, int], RequestLengths]] = {
+    "one after another": lambda draw, place: RequestLengths(0.4 * place, 100, 50),
+    "more than is served, of unlike lengths": lambda draw, place: RequestLengths(
+        draw.uniform(0.0, 60.0), draw.randint(1, 2000), min(900, int(draw.lognormvariate(4.0, 1.2)) + 1)
+    ),
+    "100 at once, of three clients": lambda draw, place: RequestLengths(
+        60.0 * (place // 100), draw.randint(1, 300), draw.randint(1, 200), client=f"client {place % 3}"
+    ),
+}
+
+
+@pytest.mark.parametrize("load", LOADS)
+@pytest.mark.parametrize("workers", [1, 2])
+def test_nothing_changes_for_calls_of_no_program(load: str, workers: int) -> None:
+    """Servers recognize each call: one whose kind never goes on was ordered, and told its end, as a program's."""
+    draw = random.Random(0)
+    plain = sorted((LOADS[load](draw, place) for place in range(300)), key=lambda one: one.arrival)
+    recognized = [replace(one, run=f"run {place}") for place, one in enumerate(plain)]
+    found = [
+        repr([replace(one, run="", run_within=None) for one in play_predicted(trace, workers).requests])
+        for trace in (plain, recognized)
+    ]
+    assert "foretold=Foretold(" in found[0] and found[0] == found[1]
+
+
+def play_predicted(trace: list[RequestLengths], workers: int) -> Simulation:
+    machine = Machine(COST, 10**6, 2, 2**15, workers=workers)
+    parts = fit_parts(STRATEGIES["lengthwise"], BatchLimits.of(Scheduling(), 8192, 2), machine, COST)
+    return simulate(parts, machine, trace, predict=read_prediction("noisy:0.3").source(0))
 
 
 def test_what_belongs_to_no_run_is_measured_apart() -> None:
