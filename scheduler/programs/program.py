@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from collections import deque
 from dataclasses import dataclass, field
 from math import ceil, exp, log, sqrt
@@ -26,7 +27,8 @@ class Kind:
     variance: float = 0.0
     patience: float = SHORTEST  # seconds without a call after which a program has ended
     seconds: float = 0.0  # mean from a turn to the next
-    off: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT))  # logarithms of true by estimated ends
+    errors: list[float] = field(default_factory=list)  # logarithms of true by estimated ends, sorted
+    _errors: deque[float] = field(default_factory=deque)  # as they came
     _turns: int = 0
     _gaps: int = 0
     idle: deque[tuple[float, Program]] = field(default_factory=lambda: deque(maxlen=RECENT))
@@ -43,6 +45,10 @@ class Kind:
             left += alive * stays * (1 - stays**within) / (1 - stays)
             alive *= stays**within
         return left
+
+    def seconds_left(self, turns: int) -> float:
+        """From the latest of as many."""
+        return self.seconds * (1 + self.turns_left(turns))
 
     def note_turn(self, work: float) -> None:
         self._turns += 1
@@ -64,7 +70,15 @@ class Kind:
             ended, program = self.idle.popleft()
             if program.ended == ended and not program.open:
                 self.ended[_level(program.turns)] += 1
-                self.off.extend(log(max(LEAST_GAP, ended - at) / end) for at, end in program.estimates if end)
+                for at, seconds in program.estimates:
+                    if seconds:
+                        self._note_error(log(max(LEAST_GAP, ended - at) / seconds))
+
+    def _note_error(self, error: float) -> None:
+        if len(self._errors) == RECENT:
+            del self.errors[bisect_left(self.errors, self._errors.popleft())]
+        self._errors.append(error)
+        insort(self.errors, error)
 
 
 @dataclass(eq=False, slots=True, weakref_slot=True)
@@ -105,11 +119,11 @@ class Program:
 
     def end_within(self, coverage: float) -> float | None:
         """Seconds from its latest call to its last answer, for `coverage` of those that ended; None if unknown."""
-        ordered = sorted(self.kind.off)
-        place = ceil((len(ordered) + 1) * coverage)
-        if len(ordered) < max(FEWEST, place):
+        errors = self.kind.errors
+        place = ceil((len(errors) + 1) * coverage)
+        if len(errors) < max(FEWEST, place):
             return None
-        return exp(ordered[place - 1]) * self.kind.seconds * (1 + self.kind.turns_left(self.turns))
+        return exp(errors[place - 1]) * self.kind.seconds_left(self.turns)
 
     def begin(self, now: float) -> None:
         if self.kind.idle and self.kind.idle[0][0] + self.kind.patience < now:
@@ -119,7 +133,7 @@ class Program:
         self.turns += self.came != now or not self.open  # other choices of a call are no turns
         self.came = now
         if self.turns.bit_count() == 1 and not self.open and sum(self.kind.ended) >= FEWEST:
-            self.estimates.append((now, self.kind.seconds * (1 + self.kind.turns_left(self.turns))))
+            self.estimates.append((now, self.kind.seconds_left(self.turns)))
         self._serve(1, 0.0, None)
 
     def end(self, work: float, tokens: int, now: float) -> None:

@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from scheduler.programs.program import Kind, Program
+from scheduler.programs.program import RECENT, Kind, Program
 
 
 def run(kind: Kind, turns: int, now: float, gap: float = 0.5, work: float = 10.0) -> float:
@@ -112,3 +112,4 @@ def test_the_end_of_a_program_is_estimated_once_enough_of_its_kind_ended_and_kep
         kept += [now <= at + told for at, told in within]
         now += 10.0
     assert len(kept) > 10_000 and 0.85 < sum(kept) / len(kept) < 0.95
+    assert kind.errors == sorted(kind.errors) and len(kind.errors) == RECENT
