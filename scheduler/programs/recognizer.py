@@ -65,7 +65,7 @@ class Recognizer:
         for name in (*signs.names, *signs.extends):
             if name in marks:
                 return marks[name][0]
-        for mark in reversed(signs.chain):
+        for mark in reversed(() if signs.parents else signs.chain):  # a subagent may begin with its parent's messages
             found = marks.get(mark)
             if found is None:
                 continue

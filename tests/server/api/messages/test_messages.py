@@ -206,6 +206,13 @@ async def test_thoughts_and_tools_of_other_servers_are_passed_over(live: Live, p
     assert status == 200, reply
 
 
+async def test_claude_codes_header_is_no_part_of_the_prompt(live: Live) -> None:
+    """It stands first and is another in each run, so that no run found the prompt of one before in the cache."""
+    parts = ("x-anthropic-billing-header: cc_version=2.1.197.b63; cc_entrypoint=sdk-cli;", "You are ", "brief.")
+    await ask(live, system=[{"type": "text", "text": one} for one in parts])
+    assert bytes(live.dispatcher.submitted[-1].prompt).decode().startswith("system:You are brief.\n")
+
+
 async def test_a_turn_may_be_the_systems(live: Live) -> None:
     """Claude Code puts some of its words between the turns."""
     await ask(live, system="A", messages=[*SAID, {"role": "system", "content": [{"type": "text", "text": "B"}]}, *SAID])

@@ -119,7 +119,7 @@ CLAUDE_CODE = Shape(
     {
         "model": "fake",
         "system": [
-            {"type": "text", "text": "x-header: version=1"},
+            {"type": "text", "text": "x-anthropic-billing-header: cc_version=2.1.197.b63; cc_entrypoint=sdk-cli;"},
             {"type": "text", "text": "You write code.", **CACHED},
             {"type": "text", "text": "You are brief.", **CACHED},
         ],

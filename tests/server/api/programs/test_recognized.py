@@ -14,6 +14,7 @@ from scheduler.programs.recognizer import Recognizer, Signs
 from server.api.input.program import read_signs
 from tests.server.api.programs.agents import CLAUDE_CODE, CODEX, CODING_AGENTS, OPENCODE, SDKS
 from tests.server.api.programs.shapes import RESPONSES, Call, Shape
+from tests.server.api.programs.subagents import SPAWNING
 from tests.server.api.programs.test_programs import AGENTS
 from tests.server.api.programs.without_tools import CALLS_WITHOUT_TOOLS
 from tests.server.live import Live, live_server
@@ -181,40 +182,20 @@ async def send(live: Live, path: str, body: dict[str, Any]) -> dict[str, Any]:
     return dict(reply)
 
 
-SHARED = {"metadata": {"user_id": '{"session_id":"s"}'}}
-CLAUDE_AGENT = {"x-claude-code-agent-id": "a1"}
+@pytest.mark.parametrize("name", SPAWNING)
+def test_a_subagent_is_a_program_of_its_own_below_the_one_that_started_it(name: str) -> None:
+    recognizer, found = Recognizer(), dict[str, Program]()
+    for agent, headers, body in SPAWNING[name].play():
+        signs = read_signs(orjson.dumps(body), headers)
+        program = recognizer.recognize("key", signs, 0.0)
+        assert found.setdefault(agent, program) is program, agent
+        assert recognizer.recognize("another", signs, 0.0) not in found.values()
+    main, *others = found.values()
+    assert main.parent is None and others and all(one.parent is main for one in others)
+    assert len({*found.values()}) == len(SPAWNING[name].agents)
 
 
-@pytest.mark.parametrize(
-    ("shared", "main", "agent", "nested"),
-    [
-        (SHARED, {}, CLAUDE_AGENT, {"x-claude-code-agent-id": "a2", "x-claude-code-parent-agent-id": "a1"}),
-        (
-            {"prompt_cache_key": CODEX.body["prompt_cache_key"]},
-            {"session-id": "s", "thread-id": "t0"},
-            {"session-id": "s", "thread-id": "t1", "x-codex-parent-thread-id": "t0"},
-            {"session-id": "s", "thread-id": "t2", "x-codex-parent-thread-id": "t1"},
-        ),
-        (
-            {},
-            {"x-session-id": "0", "x-session-affinity": "0"},
-            {"x-session-id": "1", "x-session-affinity": "1", "x-parent-session-id": "0"},
-            {"x-session-id": "2", "x-session-affinity": "2", "x-parent-session-id": "1"},
-        ),
-    ],
-    ids=["Claude Code", "Codex", "opencode"],
-)
-def test_a_subagent_is_a_program_of_its_own_below_the_one_that_started_it(
-    shared: dict[str, Any], main: dict[str, str], agent: dict[str, str], nested: dict[str, str]
-) -> None:
-    recognizer = Recognizer()
-
-    def find(headers: Mapping[str, str], text: str, key: str = "key") -> Program:
-        body = orjson.dumps({"messages": [{"role": "user", "content": text}], **shared})
-        return recognizer.recognize(key, read_signs(body, headers), 0.0)
-
-    parent, child, other = find(main, "Do it."), find(agent, "Look."), find(nested, "Look there.")
-    assert child.parent is other.parent is parent is not child is not other
-    again = find(agent, "Something else."), find(main, "And?"), find(nested, "Then?")
-    assert [*again] == [child, parent, other]
-    assert find(agent, "Look.", "another").parent is None
+def test_a_subagent_of_an_unknown_program_has_no_parent() -> None:
+    agents = SPAWNING["opencode"].play()
+    headers, body = next((headers, body) for agent, headers, body in agents if agent == "child")
+    assert Recognizer().recognize("key", read_signs(orjson.dumps(body), headers), 0.0).parent is None

@@ -1,0 +1,149 @@
+"""Runs in which a program starts a subagent, call for call as its real one sent them in November 2026 to a server that
+says what to call; ids and texts are our own."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+import orjson
+
+from tests.server.api.programs.agents import CACHED, CLAUDE_CODE, CODEX, OPENCODE, SESSION, codex_item
+from tests.server.api.programs.shapes import Call, Item, Shape, text
+
+CHILD = "0c0ffee0-0000-7000-8000-000000000002"
+Calls = Sequence[tuple[str, Mapping[str, Any], Any]]  # tool, arguments, result
+
+
+@dataclass(frozen=True, slots=True)
+class Agent:
+    headers: Mapping[str, str]
+    history: Sequence[Item]
+    calls: Calls
+    body: Mapping[str, Any] = field(default_factory=dict)  # beside its program's
+
+
+@dataclass(frozen=True, slots=True)
+class Spawning:
+    shape: Shape
+    agents: Mapping[str, Agent]  # the one that was started by the user first
+    order: Sequence[str]  # whose each call is
+
+    def play(self) -> Iterator[tuple[str, Mapping[str, str], Item]]:
+        """Name, headers and body of each."""
+        shape = self.shape
+        histories = {name: [*agent.history] for name, agent in self.agents.items()}
+        calls = {name: iter(agent.calls) for name, agent in self.agents.items()}
+        for number, name in enumerate(self.order):
+            agent = self.agents[name]
+            yield name, {**shape.headers, **agent.headers}, {**shape.body, **agent.body, shape.key: [*histories[name]]}
+            if (made := next(calls[name], None)) is not None:
+                tool, arguments, told = made
+                call = Call(f"call_{number}", f"fc_{number}", tool, orjson.dumps(arguments).decode())
+                histories[name] += shape.write(call, told)
+
+
+def claude_history(task: str) -> list[Item]:
+    return [
+        text("user", "<reminder>Be kind.</reminder>", task),
+        {"role": "system", "content": "These are skills: none."},
+    ]
+
+
+CLAUDE_CHILD = {
+    "system": [
+        {"type": "text", "text": "x-anthropic-billing-header: cc_version=2.1.197.378; cc_is_subagent=true;"},
+        {"type": "text", "text": "You write code.", **CACHED},
+        {"type": "text", "text": "You are an agent of Claude Code.", **CACHED},
+    ],
+    "thinking": {"type": "disabled"},
+}
+DELEGATED = {"description": "Look", "prompt": "Look into it.", "subagent_type": "general-purpose"}
+SAID: list[Item] = [{"type": "text", "text": "All is done."}, {"type": "text", "text": "agentId: a1"}]
+ECHO = {"command": "echo hello", "description": "Say"}
+
+CLAUDE_CODE_SPAWNING = Spawning(
+    CLAUDE_CODE,
+    {
+        "main": Agent({}, CLAUDE_CODE.history, (("Agent", DELEGATED, SAID), ("Bash", ECHO, "hello"))),
+        "child": Agent(
+            {"x-claude-code-agent-id": "a1"},
+            claude_history("Look into it."),
+            (("Bash", ECHO, "hello"), ("Agent", DELEGATED, SAID)),
+            CLAUDE_CHILD,
+        ),
+        "grandchild": Agent(
+            {"x-claude-code-agent-id": "a2", "x-claude-code-parent-agent-id": "a1"},
+            claude_history("Look there."),
+            (("Bash", ECHO, "hello"),),
+            CLAUDE_CHILD,
+        ),
+    },
+    ("main", "child", "child", "grandchild", "grandchild", "child", "main", "main"),
+)
+
+WAITED = '{"status":{"0c0ffee0-0000-7000-8000-000000000002":{"completed":"All is done."}},"timed_out":false}'
+CODEX_CHILD = {
+    "session-id": SESSION,
+    "thread-id": CHILD,
+    "x-client-request-id": CHILD,
+    "x-codex-parent-thread-id": SESSION,
+    "x-openai-subagent": "collab_spawn",
+}
+
+
+def codex_spawning(history: Sequence[Item], **arguments: object) -> Spawning:
+    """`history`: the subagent's."""
+    told = '{"agent_id":"0c0ffee0-0000-7000-8000-000000000002","nickname":"Plato"}'
+    exec_command = ("exec_command", {"cmd": "echo hello"}, "Process exited with code 0\nOutput:\nhello\n")
+    return Spawning(
+        CODEX,
+        {
+            "main": Agent(
+                {"session-id": SESSION, "thread-id": SESSION},
+                CODEX.history,
+                (
+                    ("spawn_agent", {"message": "Look into it.", **arguments}, told),
+                    ("wait_agent", {"targets": [CHILD]}, WAITED),
+                    exec_command,
+                ),
+            ),
+            "child": Agent(CODEX_CHILD, history, (exec_command,)),
+        },
+        ("main", "main", "child", "child", "main", "main"),
+    )
+
+
+OPENCODE_SPAWNING = Spawning(
+    OPENCODE,
+    {
+        "main": Agent(
+            {},
+            OPENCODE.history,
+            (
+                (
+                    "task",
+                    {**DELEGATED, "subagent_type": "general"},
+                    '<task id="ses_2" state="completed">\n<task_result>\nAll is done.\n</task_result>\n</task>',
+                ),
+                ("bash", ECHO, "hello\n"),
+            ),
+        ),
+        "child": Agent(
+            {"x-session-id": "ses_2", "x-session-affinity": "ses_2", "x-parent-session-id": "ses_1"},
+            ({"role": "system", "content": "You write code."}, {"role": "user", "content": "Look into it."}),
+            (("bash", ECHO, "hello\n"),),
+        ),
+    },
+    ("main", "child", "child", "main", "main"),
+)
+
+SPAWNING: Mapping[str, Spawning] = MappingProxyType(
+    {
+        "Claude Code": CLAUDE_CODE_SPAWNING,
+        "Codex": codex_spawning((*CODEX.history[:3], codex_item(5, "user", "Look into it."))),
+        # the subagent begins with what was said to the one that started it
+        "Codex, forked": codex_spawning((*CODEX.history, codex_item(5, "user", "Look into it.")), fork_context=True),
+        "opencode": OPENCODE_SPAWNING,
+    }
+)
