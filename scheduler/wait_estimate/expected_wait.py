@@ -1,8 +1,7 @@
 """Estimated waits and places in the queue.
 
-Work is counted in tokens (prices.py). A request starts when the slots have ended that those ahead of it need
-(held_rows.py), at the measured seconds of a step. Unpredicted lengths count as the running mean; requests that may yet
-overtake are ignored.
+Work is counted in tokens (prices.py). Unpredicted lengths count as the running mean; requests that may yet overtake are
+ignored.
 """
 
 from collections import Counter, deque

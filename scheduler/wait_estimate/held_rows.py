@@ -1,9 +1,7 @@
 """What executors hold, and when its slots let others start.
 
-Ends are known in distribution: some equally likely ones stand for each row, fewer where rows are many. A slot whose row
-ends at r has begun 1 + (t - r) / m requests of mean work m by t, as a renewal process has; a request with n ahead
-starts at the first t at which all slots together have begun n + 1. Of R rows of memoryless ends with mean m that is
-(n + 1)·m / R.
+A slot whose row ends at r has begun 1 + (t - r) / m requests of mean work m by t, as a renewal process has; one with n
+ahead starts at the first t at which all slots have begun n + 1.
 """
 
 from __future__ import annotations
@@ -37,7 +35,7 @@ class HeldRows:
 
     @classmethod
     def of(cls, held: Iterable[Request], slots: int, free: int, prices: Prices, typical: float | None) -> HeldRows:
-        """A millisecond for a thousand rows."""
+        """Milliseconds for a thousand."""
         rows = sorted(held, key=generates, reverse=True)
         prompts = [request.unread for request in rows if not generates(request) and request.needs_prefill]
         points = max(1, min(POINTS, ALL_POINTS // (len(rows) + 1)))
@@ -53,7 +51,7 @@ class HeldRows:
         )
 
     def until_taken(self, ahead: int, work: float) -> float:
-        """Until one with some `ahead` of it, of `work` in all, takes the place of a staged row, or its slot."""
+        """Until one with some `ahead`, of `work` in all, is staged, or takes a slot."""
         return self._until(ahead, ahead, work)
 
     def until_slot(self, ahead: int, work: float) -> float:
