@@ -97,21 +97,10 @@ _MAGNUS = Strategy(
 )
 
 _SLS = Strategy(
-    "",
-    batching="round-robin-fixed",
-    refill=CLOSED,
-    returns=Returns.BATCH_END,
-    placement="round-robin",
-    memory="fixed",
+    "", batching="round-robin-fixed", refill=CLOSED, returns=Returns.BATCH_END, placement="round-robin", memory="fixed"
 )
 _SLICED = Strategy(
-    "",
-    batching="dp",
-    refill=CLOSED,
-    slices=True,
-    placement="round-robin",
-    memory="slice",
-    serving_time="bilinear",
+    "", batching="dp", refill=CLOSED, slices=True, placement="round-robin", memory="slice", serving_time="bilinear"
 )
 
 

@@ -65,11 +65,7 @@ def read_settings(kind: type[T], args: argparse.Namespace) -> T:
 
 
 def add_configured(
-    subparsers: Subparsers,
-    name: str,
-    kind: type[T],
-    work: Callable[[T], int],
-    *parts: type,
+    subparsers: Subparsers, name: str, kind: type[T], work: Callable[[T], int], *parts: type
 ) -> argparse.ArgumentParser:
     """A command with settings.
 

@@ -13,12 +13,7 @@ from hypothesis import strategies as st
 from schemathesis import Case, GenerationMode
 from schemathesis.checks import CheckFunction, not_a_server_error
 from schemathesis.core.parameters import ParameterLocation
-from schemathesis.specs.openapi.checks import (
-    content_type_conformance,
-    response_headers_conformance,
-    response_schema_conformance,
-    status_code_conformance,
-)
+from schemathesis.specs.openapi import checks
 
 from server.api.openapi import document
 from server.api.operation import Operation
@@ -30,10 +25,10 @@ from tests.models import tiny_embedder
 API = schemathesis.openapi.from_dict(document(OPERATIONS))
 CHECKS = [
     not_a_server_error,
-    status_code_conformance,
-    content_type_conformance,
-    response_headers_conformance,
-    response_schema_conformance,
+    checks.status_code_conformance,
+    checks.content_type_conformance,
+    checks.response_headers_conformance,
+    checks.response_schema_conformance,
 ]
 HARD_TO_GUESS = frozenset(
     {
@@ -68,12 +63,7 @@ HARD_TO_GUESS = frozenset(
 )
 """Fields whose right values depend on the model or on each other: with all of them, no body would ever be right."""
 
-RIGHT = {
-    "messages": [{"role": "user", "content": "Hi"}],
-    "prompt": "Hi",
-    "input": "Hi",
-    "tokens": [1, 2],
-}
+RIGHT = {"messages": [{"role": "user", "content": "Hi"}], "prompt": "Hi", "input": "Hi", "tokens": [1, 2]}
 """Values for fields that are there, and wrong more often than not when they are guessed."""
 
 FREE = frozenset({"invalid_value", "invalid_json", "unsupported"})

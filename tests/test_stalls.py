@@ -94,11 +94,7 @@ BODIES: Mapping[str, Callable[[], tuple[str, dict[str, Any], int]]] = MappingPro
         "a message of many calls": lambda: (
             "/v1/messages",
             {
-                "messages": [
-                    {"role": "user", "content": "Hi"},
-                    {"role": "assistant", "content": [CALL] * 2_000},
-                ]
-                * 8,
+                "messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": [CALL] * 2_000}] * 8,
                 "max_tokens": 1,
             },
             400,

@@ -115,7 +115,6 @@ class Profiler:
         return [after - before for before, after in pairwise(moments[1:])]
 
     def _iterate(self) -> float:
-        """Returns when it ended."""
         self._choose(self._batch.rows, self._batch.step())
         return self.now()
 

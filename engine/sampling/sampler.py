@@ -185,11 +185,7 @@ def sample(rows: Sequence[Row], logits: Tensor) -> list[Choice | Unchosen]:
 
 
 def shape(
-    table: SamplingTable,
-    logits: Tensor,
-    constrained: Sequence[int],
-    steps: NDArray[np.int64],
-    unread: Unread | None,
+    table: SamplingTable, logits: Tensor, constrained: Sequence[int], steps: NDArray[np.int64], unread: Unread | None
 ) -> set[int]:
     """In place on (rows, vocab); returns changed places.
 

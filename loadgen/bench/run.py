@@ -126,7 +126,6 @@ async def bench(asked: BenchFlags, prompts: Sequence[LoadPrompt], watch: Watch) 
 
 
 async def warm_up(asked: BenchFlags, prompts: Sequence[LoadPrompt], watch: Watch) -> None:
-    """Raises as `bench` does."""
     if asked.num_warmups:
         async with _connect(asked, asked.num_warmups) as (client, form):
             await _warm_up(client, form, asked, prompts, watch)

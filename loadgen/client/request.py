@@ -80,11 +80,7 @@ class RequestForm:
 
     def _follow_up(self, prompt: LoadPrompt, index: int, turn: int, answer: str, due: float) -> PreparedRequest:
         said, *later = prompt.follow_ups
-        messages = (
-            *prompt.messages,
-            {"role": "assistant", "content": answer},
-            {"role": "user", "content": said},
-        )
+        messages = (*prompt.messages, {"role": "assistant", "content": answer}, {"role": "user", "content": said})
         going_on = replace(prompt, messages=messages, follow_ups=tuple(later), pauses=prompt.pauses[1:])
         if prompt.answers:
             length, *answers = prompt.answers

@@ -210,9 +210,7 @@ class _Turn:
             for one in options_of(group)
         }
         asked = BenchFlags(
-            **shared | {"seed": flags.seed + self.number - 1},
-            percentile_metrics=METRICS,
-            request_id_prefix="compare-",
+            **shared | {"seed": flags.seed + self.number - 1}, percentile_metrics=METRICS, request_id_prefix="compare-"
         )
         if contestant.command is None:
             yield replace(asked, base_url=contestant.url, model=flags.ask_model), lambda: None

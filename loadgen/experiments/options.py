@@ -35,9 +35,7 @@ class EngineBench(BenchedModel):
     """The parts of a comparison with transformers."""
 
     rows: tuple[Count, ...] = option(
-        (),
-        f"rows to compare at (default: {' '.join(map(str, ROWS))}; with --ragged: none)",
-        nargs="+",
+        (), f"rows to compare at (default: {' '.join(map(str, ROWS))}; with --ragged: none)", nargs="+"
     )
     input_len: Count = option(64, "prompt tokens of a row")
     output_len: Several = option(64, "tokens to generate for a row")

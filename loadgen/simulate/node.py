@@ -87,11 +87,7 @@ class Node:
         ]
 
     def submit(
-        self,
-        prompt: Sequence[int],
-        sampling: SamplingParams,
-        forecast: Forecast,
-        **known: Unpack[Known],
+        self, prompt: Sequence[int], sampling: SamplingParams, forecast: Forecast, **known: Unpack[Known]
     ) -> Request:
         """It is handled when the node advances, now; raises as the dispatcher does."""
         predicted, distribution = split_forecast(forecast)

@@ -123,13 +123,7 @@ def pack_encoder(network: nn.Module) -> None:
         pack(network)
 
 
-def _packed(
-    linear: nn.Linear,
-    quantization: Quantization,
-    keep_wide: bool,
-    *,
-    cuda: bool = False,
-) -> nn.Module:
+def _packed(linear: nn.Linear, quantization: Quantization, keep_wide: bool, *, cuda: bool = False) -> nn.Module:
     packable = packs(linear.weight.dtype, linear.weight.device)
     even = linear.out_features % ALIGNMENT == 0 and linear.in_features % GROUP == 0
     match quantization:

@@ -72,8 +72,6 @@ def train(
 
 
 class _Training:
-    """Used once."""
-
     def __init__(
         self, proxy: Proxy, rows: TextRows, held_out: TextRows, options: TrainingOptions, watch: Watch
     ) -> None:

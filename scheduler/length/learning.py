@@ -210,7 +210,6 @@ class Learning:
                 await self.learn()
 
     async def learn(self) -> None:
-        """Raises what training raises."""
         before = self.training
         if self.learner.rows:
             self.learner.begin()

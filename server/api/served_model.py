@@ -86,7 +86,6 @@ def model_name(asked: str | None, model: ServedModel) -> str:
 
 
 def unknown_model(asked: str, known: Sequence[str]) -> ApiError:
-    """Status 404."""
     fault = f"{asked[:200]!r} is not served here; use {', '.join(known)}"
     return invalid("model", fault, "model_not_found", status=404)
 

@@ -39,7 +39,7 @@ def require_c_parser() -> None:
 
 
 def raise_file_limit(connections: int) -> None:
-    """One a connection; shells default to 1024."""
+    """One a connection."""
     if (allowed := allow_open_files(connections + OWN_FILES)) < connections + OWN_FILES:
         line = "only %d files may be open at a time: fewer than --max-connections %d may connect; raise LimitNOFILE"
         log.warning(line, allowed, connections)
@@ -103,8 +103,6 @@ def _bound_silence(transport: asyncio.BaseTransport, seconds: float) -> None:
 
 
 class HeaderOverflow(asyncio.Protocol):
-    """Refused with an error."""
-
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         connection = cast(asyncio.Transport, transport)
         error = ApiError(503, "too many connections (--max-connections)", code="too_many_connections")

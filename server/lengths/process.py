@@ -49,7 +49,6 @@ class ForestWorker:
         self._forest = load_forest(setup.forest, setup.about)
 
     def embed(self, texts: Sequence[str]) -> FloatMatrix:
-        """Texts -> (n, dim), for the length cache."""
         return self._embedder.encode(texts)
 
     def take(self, forest: Forest) -> None:
@@ -68,7 +67,6 @@ class ProxyWorker:
         self._proxy, self._encoder = proxy, cache(load_encoder)
 
     def embed(self, texts: Sequence[str]) -> FloatMatrix:
-        """Texts -> (n, dim), for the length cache."""
         return self._encoder().encode(texts)
 
     def estimate(self, queries: Sequence[LengthQuery]) -> tuple[Estimate, ...]:

@@ -93,12 +93,7 @@ class FaultyModel(LoadedModel):
     fault: Callable[[KvStore, Tensor], Tensor] = lambda store, logits: logits
 
     def forward(
-        self,
-        tokens: Tensor,
-        positions: Tensor,
-        mask: Mask,
-        store: KvStore,
-        select: tuple[Tensor, Tensor] | None = None,
+        self, tokens: Tensor, positions: Tensor, mask: Mask, store: KvStore, select: tuple[Tensor, Tensor] | None = None
     ) -> Tensor:
         return self.fault(store, super().forward(tokens, positions, mask, store, select))
 

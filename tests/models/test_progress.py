@@ -7,9 +7,7 @@ import pytest
 from models.progress import LINE_INTERVAL, Bars
 
 
-def test_without_a_terminal_a_part_is_a_line_and_another_when_it_takes_long(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_without_a_terminal_a_part_is_a_line_and_another_when_it_takes_long(capsys: pytest.CaptureFixture[str]) -> None:
     times = itertools.chain([0.0, 0.0, 1.0, LINE_INTERVAL, LINE_INTERVAL + 1], itertools.repeat(100.0))
     with Bars(clock=lambda: next(times)) as bars:
         bar = bars.begin("first [part]", 3)

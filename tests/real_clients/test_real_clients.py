@@ -244,11 +244,7 @@ async def test_a_client_reads_what_was_sent(
     fits = [what if found[what] == right[what] else f"**not {what}**" for what in right if what in found]
     read_version = node_version if client.is_node else python_version
     version = read_version(Path(os.environ[ASKED]) / name, client.package)
-    table[name] = [
-        client.package + (" (Node)" if client.is_node else ""),
-        version,
-        ", ".join(fits),
-    ]
+    table[name] = [client.package + (" (Node)" if client.is_node else ""), version, ", ".join(fits)]
     assert found == {what: right[what] for what in found}
 
 

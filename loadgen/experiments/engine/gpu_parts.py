@@ -22,11 +22,7 @@ from engine.row import Choice, Row
 from engine.torch_device import TorchDevice
 from loadgen.experiments.engine.bench import OURS, THEIRS
 from loadgen.experiments.engine.contest import Generate, Lengthwise, Shape, contest, draw_rows
-from loadgen.experiments.engine.setup import (
-    CHUNK_TOKENS,
-    random_subject,
-    read_clock,
-)
+from loadgen.experiments.engine.setup import CHUNK_TOKENS, random_subject, read_clock
 from models.network.attention import Runs, attend, flash_attention, gather_attention, has_flash, prepare_mask
 
 Json = dict[str, Any]

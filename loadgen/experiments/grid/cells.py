@@ -48,10 +48,7 @@ def _serve_gen(random: Generator, count: int) -> tuple[Counts, Counts]:
     client = draw_clients(random, count)
     prompts, answers = random.lognormal(math.log(250), 0.8, 30), random.lognormal(math.log(120), 1.1, 30)
     tail = np.where(random.random(count) < 0.1, random.pareto(1.5, count) + 1, 1.0)
-    return (
-        _clip(random.lognormal(np.log(prompts[client]), 0.5) * tail),
-        _clip(random.exponential(answers[client])),
-    )
+    return (_clip(random.lognormal(np.log(prompts[client]), 0.5) * tail), _clip(random.exponential(answers[client])))
 
 
 def _mooncake(random: Generator, count: int) -> tuple[Counts, Counts]:

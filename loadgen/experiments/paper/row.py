@@ -129,7 +129,6 @@ def rises(values: Sequence[float]) -> bool:
 
 
 def round_figure(value: float) -> float:
-    """To DIGITS significant digits."""
     return float(f"{value:.{DIGITS}g}")
 
 

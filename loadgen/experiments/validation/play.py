@@ -147,7 +147,6 @@ class Engine:
 
 
 def load_engine(config: ServeConfig) -> Engine:
-    """Raises what `open_service` raises."""
     models, text = load_models(config)
     profile = load_profile(default_cache(), conditions_of(config, models[0]))
     if profile is None:

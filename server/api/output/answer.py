@@ -68,11 +68,7 @@ Wording = Callable[[Call, Any, ServedModel], Words]  # `Any`: the call's body
 
 
 async def respond(
-    request: web.Request,
-    record: Record,
-    body: TextBody,
-    prompts: Sequence[Prompt],
-    wording: Wording,
+    request: web.Request, record: Record, body: TextBody, prompts: Sequence[Prompt], wording: Wording
 ) -> web.StreamResponse:
     """Raises ApiError until the answer begins."""
     ticket, app, answers = request[TICKET], request.app, (body.n or 1) * len(prompts)

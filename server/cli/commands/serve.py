@@ -93,10 +93,7 @@ def run_and_talk(args: argparse.Namespace) -> int:
     conversation = argparse.ArgumentParser()
     add_options(conversation, options_of(chat.Talk))
     _, flags = conversation.parse_known_args(args.words)
-    with (
-        exit_on(signal.SIGTERM, signal.SIGHUP),
-        tempfile.TemporaryDirectory(prefix="lengthwise-run-") as folder,
-    ):
+    with exit_on(signal.SIGTERM, signal.SIGHUP), tempfile.TemporaryDirectory(prefix="lengthwise-run-") as folder:
         log = Path(folder) / "server.log"
         print(f"Loading {config.model} ...", flush=True)
         try:

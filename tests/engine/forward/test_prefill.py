@@ -96,11 +96,7 @@ def test_rows_that_are_dropped_midway_do_not_disturb_the_others(
     net: Net, network: PreTrainedModel, lengths: list[int], chunk: int, data: st.DataObject
 ) -> None:
     specs = [spec(row_id, length) for row_id, length in enumerate(lengths)]
-    group, done, dropped = (
-        Prefill(net.model, rows_of(*net, specs)),
-        dict[int, Prefilled](),
-        set[int](),
-    )
+    group, done, dropped = (Prefill(net.model, rows_of(*net, specs)), dict[int, Prefilled](), set[int]())
     while group.rows:
         if data.draw(st.booleans()):
             row_id = data.draw(st.integers(0, len(lengths) - 1))

@@ -88,14 +88,7 @@ class Deaf(LoadedModel):
 
     ignores = ""
 
-    def forward(
-        self,
-        tokens: Tensor,
-        positions: Tensor,
-        mask: Mask,
-        store: KvStore,
-        select: Any = None,
-    ) -> Tensor:
+    def forward(self, tokens: Tensor, positions: Tensor, mask: Mask, store: KvStore, select: Any = None) -> Tensor:
         if self.ignores == "positions":
             positions = torch.zeros_like(positions)
         if self.ignores == "mask" and isinstance(mask, Tensor):

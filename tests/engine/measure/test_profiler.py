@@ -44,12 +44,7 @@ def profiler_of(
     model: LoadedModel, text: Text, device: Device, *, capacity: int = 4000, rows: int = 8, chunk: int = 512
 ) -> Profiler:
     return Profiler(
-        faulty(model, device.run),
-        text,
-        capacity_tokens=capacity,
-        max_rows=rows,
-        chunk_tokens=chunk,
-        clock=device.clock,
+        faulty(model, device.run), text, capacity_tokens=capacity, max_rows=rows, chunk_tokens=chunk, clock=device.clock
     )
 
 
@@ -169,12 +164,7 @@ def test_cells_that_would_not_end_in_time_are_passed_over(net: Net) -> None:
             return float(rows * length)
 
     profiler = Slow(
-        faulty(net.model, device.run),
-        net.text,
-        capacity_tokens=4000,
-        max_rows=4,
-        chunk_tokens=512,
-        clock=device.clock,
+        faulty(net.model, device.run), net.text, capacity_tokens=4000, max_rows=4, chunk_tokens=512, clock=device.clock
     )
     found = survey(profiler, grid(4, 64, points=3), 1000.0, ignore)
     # Up to 4 x 16, cells take 16, 32, 32, 64, 64 and 64; the first fits twice into its share of 66 s, then each once.

@@ -8,18 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.kv.host_store import HostStore
-from engine.messages import (
-    NEVER,
-    Admit,
-    BatchPolicy,
-    Cancel,
-    Command,
-    Entry,
-    Overflow,
-    Pause,
-    RowId,
-    Stop,
-)
+from engine.messages import NEVER, Admit, BatchPolicy, Cancel, Command, Entry, Overflow, Pause, RowId, Stop
 from engine.simulated.batch import SimulatedRow
 from engine.simulated.device import GLANCE
 from scheduler.serving_time.bilinear import Bilinear

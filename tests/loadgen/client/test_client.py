@@ -142,8 +142,7 @@ async def test_figures_of_scripted_streams_by_hand() -> None:
 
 @pytest.mark.parametrize("then", ["close", "abort"])
 @pytest.mark.parametrize(
-    "pieces",
-    [[HEAD], [HEAD + chunk(said("a"))], [HEAD, chunk(said("a")), chunk(said("b")[:20])], [HEAD + b"ff\r\nda"]],
+    "pieces", [[HEAD], [HEAD + chunk(said("a"))], [HEAD, chunk(said("a")), chunk(said("b")[:20])], [HEAD + b"ff\r\nda"]]
 )
 async def test_a_server_that_closes_early(pieces: list[bytes], then: str) -> None:
     outcome = await send(Answer(pieces, "close" if then == "close" else "abort"))

@@ -124,8 +124,7 @@ def test_a_finish_reason_is_an_end_as_well_but_silence_is_not() -> None:
 
 
 @pytest.mark.parametrize(
-    ("error", "message"),
-    [({"message": "out of memory", "code": 500}, "out of memory"), ("overloaded", "overloaded")],
+    ("error", "message"), [({"message": "out of memory", "code": 500}, "out of memory"), ("overloaded", "overloaded")]
 )
 def test_an_error_event_fails_the_request(error: object, message: str) -> None:
     with pytest.raises(RequestError) as caught:

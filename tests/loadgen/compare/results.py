@@ -47,9 +47,7 @@ def play(contestant: str, round: int, point: LoadPoint, jct: float, more: Mappin
 
 
 def comparison(
-    jcts: Mapping[str, Sequence[float]],
-    points: Sequence[LoadPoint] = POINTS,
-    more: Mapping[str, object] | None = None,
+    jcts: Mapping[str, Sequence[float]], points: Sequence[LoadPoint] = POINTS, more: Mapping[str, object] | None = None
 ) -> Comparison:
     """Mean job completion times of each round by contestant, the same under every load."""
     plays = [

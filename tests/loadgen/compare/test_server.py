@@ -47,10 +47,7 @@ def test_one_that_cannot_be_asked_is_told_at_once(tmp_path: Path, address: str) 
 
 def test_one_that_is_never_ready_is_stopped(tmp_path: Path) -> None:
     code = "import signal; print('loading', flush=True); signal.pause()"
-    with (
-        pytest.raises(ServerFailure, match="not ready within 0.1 s"),
-        run_server(program(code), tmp_path / "log", 0.1),
-    ):
+    with pytest.raises(ServerFailure, match="not ready within 0.1 s"), run_server(program(code), tmp_path / "log", 0.1):
         pytest.fail("it was never ready")
 
 

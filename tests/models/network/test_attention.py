@@ -11,21 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from transformers import AttentionInterface
 
-from models.network.attention import (
-    ATTENTION,
-    Causal,
-    Runs,
-    _folded,
-    _grouped,
-    _multiply_batches,
-    attend,
-    flash_attention,
-    gather_attention,
-    has_flash,
-    masked_attention,
-    prepare_mask,
-    register,
-)
+from models.network import attention
 
 MODULE = nn.Identity()
 CPU = torch.device("cpu")
@@ -82,7 +68,7 @@ def readable_columns(case: Case, row: int, place: int) -> Tensor:
 
 @given(case=cases(), scale=st.sampled_from([None, 0.1, 1.0]))
 def test_attention_equals_a_plain_loop(case: Case, scale: float | None) -> None:
-    found, weights = masked_attention(MODULE, case.query, case.key, case.value, case.mask, scaling=scale)
+    found, weights = attention.masked_attention(MODULE, case.query, case.key, case.value, case.mask, scaling=scale)
     assert weights is None
     expected = naive(case, 1 / math.sqrt(8) if scale is None else scale)
     torch.testing.assert_close(found.double(), expected, atol=1e-5, rtol=1e-5)
@@ -93,27 +79,29 @@ def test_folding_the_group_into_the_query_axis_changes_nothing(case: Case) -> No
     """The path of all that has a mask on CUDA, run here on the CPU."""
     assume(case.mask is not None or case.query.shape[2] == 1)
     arguments = (case.query, case.key, case.value, case.mask, 0.3)
-    torch.testing.assert_close(_folded(*arguments), _grouped(*arguments), atol=1e-6, rtol=1e-5)
+    torch.testing.assert_close(attention._folded(*arguments), attention._grouped(*arguments), atol=1e-6, rtol=1e-5)
 
 
 @given(case=cases(longest=1))
 def test_products_of_batches_of_matrices_are_the_fused_kernel(case: Case) -> None:
     assume(case.mask is not None)
-    mask = prepare_mask(case.mask, 1, torch.float32, case.key.shape[1])
+    mask = attention.prepare_mask(case.mask, 1, torch.float32, case.key.shape[1])
     assert isinstance(mask, Tensor)
-    found = _multiply_batches(case.query, case.key, case.value, mask, 0.3)
-    torch.testing.assert_close(found, _grouped(case.query, case.key, case.value, case.mask, 0.3), atol=1e-6, rtol=1e-5)
+    found = attention._multiply_batches(case.query, case.key, case.value, mask, 0.3)
+    torch.testing.assert_close(
+        found, attention._grouped(case.query, case.key, case.value, case.mask, 0.3), atol=1e-6, rtol=1e-5
+    )
 
 
 def test_many_cells_in_bfloat16_are_read_beside_their_gaps_and_without_them() -> None:
     """K and V without gaps, as a tight arena has them, and the columns of a wider one."""
     case = random_case(seed=3, rows=8, kv_heads=3, group=3, new=1, columns=70, masks=8)
     query, key, value = (each.bfloat16() for each in (case.query, case.key, case.value))
-    mask = prepare_mask(case.mask, 1, torch.bfloat16, 3)
+    mask = attention.prepare_mask(case.mask, 1, torch.bfloat16, 3)
     wide = F.pad(key, (0, 0, 0, 3))[:, :, :70]
     expected = naive(case, 0.3).transpose(1, 2)
     for keys in (key, wide):
-        found = attend(query, keys, value, mask, 0.3)
+        found = attention.attend(query, keys, value, mask, 0.3)
         torch.testing.assert_close(found.double(), expected, atol=4e-2, rtol=4e-2)
 
 
@@ -138,10 +126,16 @@ def test_rows_read_as_runs_have_the_bits_that_they_have_under_a_mask(
     columns = slice(pitch - behind - longest, pitch - behind)
     keys, values = tokens.view(2, rows, pitch, kv_heads, 8).transpose(2, 3)[:, :, :, columns]
     valid = torch.arange(longest) >= longest - torch.tensor(lengths)[:, None]
-    mask = prepare_mask(valid[:, None, None], 1, torch.float32, kv_heads)
-    expected = attend(query, keys, values, mask, 0.3)
+    mask = attention.prepare_mask(valid[:, None, None], 1, torch.float32, kv_heads)
+    expected = attention.attend(query, keys, values, mask, 0.3)
     exact, loose = (
-        attend(query, tokens[0], tokens[1], Runs.listed(starts, lengths, bound, gather_attention, CPU), 0.3)
+        attention.attend(
+            query,
+            tokens[0],
+            tokens[1],
+            attention.Runs.listed(starts, lengths, bound, attention.gather_attention, CPU),
+            0.3,
+        )
         for bound in (longest, longest + 30)
     )
     assert torch.equal(exact, expected)
@@ -150,9 +144,9 @@ def test_rows_read_as_runs_have_the_bits_that_they_have_under_a_mask(
 
 def test_flash_attention_is_called_as_torch_declares_it() -> None:
     """On a CPU its kernel is missing; the arguments are checked against the schema of the operation all the same."""
-    runs = Runs.listed([0, 9], [4, 1], 9, flash_attention, torch.device("meta"))
+    runs = attention.Runs.listed([0, 9], [4, 1], 9, attention.flash_attention, torch.device("meta"))
     query, key = torch.empty(2, 4, 64, device="meta"), torch.empty(18, 2, 64, device="meta")
-    assert flash_attention(query, key, key, runs, 0.3).shape == query.shape
+    assert attention.flash_attention(query, key, key, runs, 0.3).shape == query.shape
 
 
 @pytest.mark.parametrize(
@@ -171,27 +165,27 @@ def test_flash_attention_is_for_short_numbers_and_heads_on_recent_devices(
 ) -> None:
     monkeypatch.setattr("torch.cuda.get_device_capability", lambda _: capability)
     monkeypatch.setattr("torch.backends.cuda.is_flash_attention_available", lambda: True)
-    assert has_flash(dtype, head_dim, torch.device("cuda:0")) is there
-    assert not has_flash(dtype, head_dim, torch.device("cpu"))
+    assert attention.has_flash(dtype, head_dim, torch.device("cuda:0")) is there
+    assert not attention.has_flash(dtype, head_dim, torch.device("cpu"))
     monkeypatch.setattr("torch.version.hip", "6.4")
-    assert not has_flash(dtype, head_dim, torch.device("cuda:0"))
+    assert not attention.has_flash(dtype, head_dim, torch.device("cuda:0"))
 
 
 def test_triangles_of_a_prompt_are_made_once_a_pass() -> None:
     case = random_case(seed=4, rows=1, kv_heads=1, group=2, new=150, columns=150, masks=0)
-    mask = prepare_mask(None, 150, torch.float32, 1)
-    assert isinstance(mask, Causal)
-    first = attend(case.query, case.key, case.value, mask, 0.3)
+    mask = attention.prepare_mask(None, 150, torch.float32, 1)
+    assert isinstance(mask, attention.Causal)
+    first = attention.attend(case.query, case.key, case.value, mask, 0.3)
     triangles = dict(mask._triangles)
     assert sorted(triangles) == [128, 150]
-    assert torch.equal(attend(case.query, case.key, case.value, mask, 0.3), first)
+    assert torch.equal(attention.attend(case.query, case.key, case.value, mask, 0.3), first)
     assert all(mask._triangles[columns] is triangle for columns, triangle in triangles.items())
 
 
 def test_the_weights_of_one_query_are_the_softmax_of_its_scores() -> None:
     key = torch.tensor([0.0, math.log(3)])[None, None, :, None]
     value = torch.tensor([8.0, 4.0])[None, None, :, None]
-    found, _ = masked_attention(MODULE, torch.ones(1, 1, 1, 1), key, value, None, scaling=1.0)
+    found, _ = attention.masked_attention(MODULE, torch.ones(1, 1, 1, 1), key, value, None, scaling=1.0)
     assert found.item() == pytest.approx(8 * 0.25 + 4 * 0.75)
 
 
@@ -201,8 +195,8 @@ def test_what_is_masked_has_no_influence() -> None:
     unread = ~case.mask.any(dim=2)[:, :, :, None]  # (rows, 1, columns, 1)
     assert bool(unread.any())
     key, value = case.key.masked_fill(unread, 1e4), case.value.masked_fill(unread, -1e4)
-    found, _ = masked_attention(MODULE, case.query, key, value, case.mask)
-    expected, _ = masked_attention(MODULE, case.query, case.key, case.value, case.mask)
+    found, _ = attention.masked_attention(MODULE, case.query, key, value, case.mask)
+    expected, _ = attention.masked_attention(MODULE, case.query, case.key, case.value, case.mask)
     assert torch.equal(found, expected)
 
 
@@ -211,10 +205,10 @@ def test_extras_that_would_be_left_out_are_refused(extra: str) -> None:
     case = random_case(seed=0, rows=1, kv_heads=1, group=1, new=1, columns=1, masks=0)
     given_extra = {extra: 30.0 if extra == "softcap" else torch.zeros(1)}
     with pytest.raises(ValueError, match="not supported"):
-        masked_attention(MODULE, case.query, case.key, case.value, None, **given_extra)  # type: ignore[arg-type]
+        attention.masked_attention(MODULE, case.query, case.key, case.value, None, **given_extra)  # type: ignore[arg-type]
 
 
 def test_registering_twice_changes_nothing() -> None:
-    assert register() == register() == ATTENTION
+    assert attention.register() == attention.register() == attention.ATTENTION
     known = AttentionInterface()  # type: ignore[no-untyped-call]
-    assert known[ATTENTION] is masked_attention
+    assert known[attention.ATTENTION] is attention.masked_attention

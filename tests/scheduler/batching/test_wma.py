@@ -4,14 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler.batching.wma import (
-    BatchLengths,
-    all_reads,
-    batch_lengths,
-    memory_tokens,
-    useful_reads,
-    wma_from_least,
-)
+from scheduler.batching.wma import BatchLengths, all_reads, batch_lengths, memory_tokens, useful_reads, wma_from_least
 from tests.scheduler.batching.wma_oracle import wma, wma_gen, wma_wait
 
 ROWS = (BatchLengths(2, 3), BatchLengths(4, 5), BatchLengths(5, 2))

@@ -194,9 +194,7 @@ async def test_where_nobody_waits_the_newest_are_predicted_and_then_the_predicto
     assert predictor.batches[1:] == [["a", "urgent"]]
 
 
-async def test_of_a_crowd_a_few_are_predicted_at_a_time_with_rests_between(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_of_a_crowd_a_few_are_predicted_at_a_time_with_rests_between(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "BATCH", 4)
     predictor = FakePredictor()
     predictor.may.set()

@@ -217,9 +217,7 @@ def test_of_four_answers_one_of_five_to_come_is_longer_than_all() -> None:
     assert enough is not None and enough.quantile(0.95) < enough.quantile(0.96) == inf
 
 
-def test_where_no_forest_grows_the_last_stays_and_the_next_lesson_tries_again(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_where_no_forest_grows_the_last_stays_and_the_next_lesson_tries_again(caplog: pytest.LogCaptureFixture) -> None:
     broken = [True]
 
     def fit_later(answers: Answers) -> CalibratedForest:
@@ -246,9 +244,7 @@ def test_only_answers_of_this_model_are_known_at_the_start() -> None:
     assert known is not None and unknown is None
 
 
-async def test_a_server_waits_for_the_forest_of_before_but_not_for_long(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+async def test_a_server_waits_for_the_forest_of_before_but_not_for_long(caplog: pytest.LogCaptureFixture) -> None:
     """It grew beside the first requests, 1.5 s of a core."""
     caplog.set_level(logging.INFO)
     known = [row(1 + n % 50, 1 + n % 50, predicted=1.0) for n in range(FEWEST)]
@@ -268,18 +264,13 @@ async def test_a_server_waits_for_the_forest_of_before_but_not_for_long(
 
 
 @pytest.mark.usefixtures("interpreter_settings")
-async def test_a_burst_of_a_thousand_holds_the_loop_for_a_batch_at_most(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_burst_of_a_thousand_holds_the_loop_for_a_batch_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
     """A call of 256 prompts was predicted in one turn of the loop, which took 100 ms. Seconds are this thread's, since
     other processes may hold it up."""
     gc.freeze()  # or the collector looks through all that the tests before left behind
     monkeypatch.setattr(asyncio.get_running_loop(), "time", time.thread_time)
     learner = OnlineForest(
-        FEATURES,
-        inline,
-        VirtualClock(),
-        [row(1 + n % 50, 1 + n % 50, predicted=1.0) for n in range(400)],
+        FEATURES, inline, VirtualClock(), [row(1 + n % 50, 1 + n % 50, predicted=1.0) for n in range(400)]
     )
     turns: list[float] = []
     waits: list[float] = []

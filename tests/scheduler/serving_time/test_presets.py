@@ -3,14 +3,7 @@
 import pytest
 
 from engine.simulated.machine import Machine
-from scheduler.serving_time.presets import (
-    A100_LLAMA2_13B_DS,
-    A100_LLAMA2_13B_HF,
-    CPU_SMOLLM2_135M,
-    PRESETS,
-    SSJF,
-    V100_CHATGLM_6B,
-)
+from scheduler.serving_time import presets
 
 
 def seconds(machine: Machine, *batches: tuple[int, int, int]) -> float:
@@ -20,38 +13,38 @@ def seconds(machine: Machine, *batches: tuple[int, int, int]) -> float:
 
 
 def test_scls_example_of_batching() -> None:
-    assert seconds(A100_LLAMA2_13B_HF, (16, 1024, 128)) == pytest.approx(13.5, rel=1e-3)
-    assert seconds(A100_LLAMA2_13B_HF, (15, 10, 128), (1, 1024, 128)) == pytest.approx(7.6, rel=1e-3)
+    assert seconds(presets.A100_LLAMA2_13B_HF, (16, 1024, 128)) == pytest.approx(13.5, rel=1e-3)
+    assert seconds(presets.A100_LLAMA2_13B_HF, (15, 10, 128), (1, 1024, 128)) == pytest.approx(7.6, rel=1e-3)
 
 
 def test_deepspeed_is_twice_as_fast() -> None:
-    assert seconds(A100_LLAMA2_13B_DS, (16, 1024, 128)) == pytest.approx(13.5 / 2, rel=1e-3)
+    assert seconds(presets.A100_LLAMA2_13B_DS, (16, 1024, 128)) == pytest.approx(13.5 / 2, rel=1e-3)
 
 
 def test_magnus_case_study() -> None:
-    assert 3 * seconds(V100_CHATGLM_6B, (7, 1000, 1000)) == pytest.approx(242, rel=1e-3)
-    assert seconds(V100_CHATGLM_6B, (3, 1000, 1000), (18, 10, 10)) == pytest.approx(60, rel=1e-3)
+    assert 3 * seconds(presets.V100_CHATGLM_6B, (7, 1000, 1000)) == pytest.approx(242, rel=1e-3)
+    assert seconds(presets.V100_CHATGLM_6B, (3, 1000, 1000), (18, 10, 10)) == pytest.approx(60, rel=1e-3)
 
 
 @pytest.mark.parametrize(("rows", "step"), [(1, 0.0415), (8, 0.052), (32, 0.077), (64, 0.101)])
 def test_a_small_cpu_takes_the_time_that_was_measured(rows: int, step: float) -> None:
-    assert CPU_SMOLLM2_135M.cost.decode(rows, 127, 1) == pytest.approx(step, rel=0.09)
+    assert presets.CPU_SMOLLM2_135M.cost.decode(rows, 127, 1) == pytest.approx(step, rel=0.09)
 
 
 @pytest.mark.parametrize("rows", [1, 64])
 def test_ssjf_counts_tokens_alone(rows: int) -> None:
     tokens = 50
-    assert seconds(SSJF, (rows, 700, tokens - 1)) == pytest.approx(0.1 + 0.02 * tokens)
+    assert seconds(presets.SSJF, (rows, 700, tokens - 1)) == pytest.approx(0.1 + 0.02 * tokens)
 
 
 @pytest.mark.parametrize(
     ("name", "rows"), [("v100-chatglm-6b", 7), ("a100-llama2-13b-hf", 28), ("a100-llama2-13b-ds", 12)]
 )
 def test_memory_is_as_large_as_in_the_paper(name: str, rows: int) -> None:
-    assert PRESETS[name].capacity_tokens // PRESETS[name].context_length == rows
+    assert presets.PRESETS[name].capacity_tokens // presets.PRESETS[name].context_length == rows
 
 
 def test_transformers_leave_what_equation_9_says() -> None:
     """48.6 GB for K and V of 0.8192 MB a token; room for 16 rows of 2,048 used to be all."""
-    tokens = A100_LLAMA2_13B_HF.capacity_tokens
+    tokens = presets.A100_LLAMA2_13B_HF.capacity_tokens
     assert tokens == 59_326 and tokens * 819_200 <= 48_600_000_000 < (tokens + 1) * 819_200

@@ -10,20 +10,12 @@ import pytest
 
 from engine.measure.timing import SliceTiming, Timing, Timings
 from models.errors import UserError
+from scheduler.serving_time import profile_file
 from scheduler.serving_time.bilinear import Bilinear, FitErrors
-from scheduler.serving_time.profile_file import (
-    VERSION,
-    Conditions,
-    Profile,
-    load_profile,
-    profile_path,
-    read_profile,
-    write_profile,
-)
 
 ROOT = Path(__file__).parents[3]
-CONDITIONS = Conditions("/models/a b/Some-Model.gguf", "bfloat16", "none", "A Processor", 2, 512)
-PROFILE = Profile(
+CONDITIONS = profile_file.Conditions("/models/a b/Some-Model.gguf", "bfloat16", "none", "A Processor", 2, 512)
+PROFILE = profile_file.Profile(
     conditions=CONDITIONS,
     measured_at="2026-01-01T00:00:00+00:00",
     program="0.1.0",
@@ -40,17 +32,17 @@ def change(path: Path, **fields: object) -> None:
 
 
 def test_a_profile_comes_back_as_it_was(tmp_path: Path) -> None:
-    path = write_profile(tmp_path, PROFILE)
-    assert read_profile(path) == PROFILE
-    assert load_profile(tmp_path, CONDITIONS) == PROFILE
+    path = profile_file.write_profile(tmp_path, PROFILE)
+    assert profile_file.read_profile(path) == PROFILE
+    assert profile_file.load_profile(tmp_path, CONDITIONS) == PROFILE
     assert path.name.startswith("Some-Model.gguf-bfloat16-") and path.parent.parent == tmp_path
 
 
 def test_a_new_one_takes_the_place_of_the_old_and_leaves_nothing_beside(tmp_path: Path) -> None:
-    path = write_profile(tmp_path, PROFILE)
+    path = profile_file.write_profile(tmp_path, PROFILE)
     newer = replace(PROFILE, measured_at="2026-01-02T00:00:00+00:00")
-    assert write_profile(tmp_path, newer) == path
-    assert read_profile(path) == newer
+    assert profile_file.write_profile(tmp_path, newer) == path
+    assert profile_file.read_profile(path) == newer
     assert list(path.parent.iterdir()) == [path]
 
 
@@ -66,44 +58,46 @@ def test_a_new_one_takes_the_place_of_the_old_and_leaves_nothing_beside(tmp_path
     ],
 )
 def test_nothing_is_known_under_other_conditions(tmp_path: Path, other: dict[str, object]) -> None:
-    write_profile(tmp_path, PROFILE)
-    assert load_profile(tmp_path, replace(CONDITIONS, **other)) is None  # type: ignore[arg-type]
+    profile_file.write_profile(tmp_path, PROFILE)
+    assert profile_file.load_profile(tmp_path, replace(CONDITIONS, **other)) is None  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("version", [VERSION - 1, VERSION + 1])
+@pytest.mark.parametrize("version", [profile_file.VERSION - 1, profile_file.VERSION + 1])
 def test_another_version_is_refused_even_when_it_would_read(tmp_path: Path, version: int) -> None:
-    change(path := write_profile(tmp_path, PROFILE), version=version)
-    with pytest.raises(UserError, match=rf"version {version} .* reads version {VERSION}: .* `lengthwise profile`"):
-        load_profile(tmp_path, CONDITIONS)
+    change(path := profile_file.write_profile(tmp_path, PROFILE), version=version)
+    with pytest.raises(
+        UserError, match=rf"version {version} .* reads version {profile_file.VERSION}: .* `lengthwise profile`"
+    ):
+        profile_file.load_profile(tmp_path, CONDITIONS)
     path.write_text(f'{{"version": {version}, "something": "else"}}')
     with pytest.raises(UserError, match=f"version {version}"):
-        read_profile(path)
+        profile_file.read_profile(path)
 
 
-@pytest.mark.parametrize("content", [b"", b"{", b"{}", b'{"version": %d}' % VERSION, b"\xff", b"[]"])
+@pytest.mark.parametrize("content", [b"", b"{", b"{}", b'{"version": %d}' % profile_file.VERSION, b"\xff", b"[]"])
 def test_what_is_no_profile_is_refused_with_the_remedy(tmp_path: Path, content: bytes) -> None:
-    write_profile(tmp_path, PROFILE).write_bytes(content)
+    profile_file.write_profile(tmp_path, PROFILE).write_bytes(content)
     with pytest.raises(UserError, match="is not a profile: .* `lengthwise profile`"):
-        load_profile(tmp_path, CONDITIONS)
+        profile_file.load_profile(tmp_path, CONDITIONS)
 
 
 def test_negative_coefficients_are_refused(tmp_path: Path) -> None:
-    path = write_profile(tmp_path, PROFILE)
+    path = profile_file.write_profile(tmp_path, PROFILE)
     change(path, model={**json.loads(path.read_text())["model"], "d4": -1})
     with pytest.raises(UserError, match="not negative"):
-        read_profile(path)
+        profile_file.read_profile(path)
 
 
 def test_a_folder_that_cannot_be_written_is_told(tmp_path: Path) -> None:
     (tmp_path / "profiles").write_text("a file in the way")
     with pytest.raises(UserError, match="cannot write .* LENGTHWISE_CACHE"):
-        write_profile(tmp_path, PROFILE)
+        profile_file.write_profile(tmp_path, PROFILE)
     with pytest.raises(UserError, match="cannot be read"):
-        read_profile(profile_path(tmp_path, CONDITIONS))
+        profile_file.read_profile(profile_file.profile_path(tmp_path, CONDITIONS))
 
 
 def test_a_profile_is_read_without_importing_torch_or_an_optimizer(tmp_path: Path) -> None:
-    path = write_profile(tmp_path, PROFILE)
+    path = profile_file.write_profile(tmp_path, PROFILE)
     code = (
         "import sys; from pathlib import Path; from scheduler.serving_time.profile_file import read_profile\n"
         "print(read_profile(Path(sys.argv[1])).program, sorted({'torch', 'scipy', 'sklearn'} & set(sys.modules)))\n"
@@ -114,15 +108,15 @@ def test_a_profile_is_read_without_importing_torch_or_an_optimizer(tmp_path: Pat
 
 @pytest.mark.parametrize("wrong", [{"rows": 0}, {"seconds": -1.0}])
 def test_timings_that_no_device_can_have_taken_are_refused(tmp_path: Path, wrong: dict[str, float]) -> None:
-    path = write_profile(tmp_path, PROFILE)
+    path = profile_file.write_profile(tmp_path, PROFILE)
     timing = {"rows": 1, "length": 16, "seconds": 0.5, **wrong}
     change(path, timings={**json.loads(path.read_text())["timings"], "decode": [timing]})
     with pytest.raises(UserError, match="is not a profile: a timing is of one row or more"):
-        read_profile(path)
+        profile_file.read_profile(path)
 
 
 def test_a_profile_of_other_conditions_under_this_name_is_refused(tmp_path: Path) -> None:
-    other = write_profile(tmp_path, replace(PROFILE, conditions=replace(CONDITIONS, device="Another")))
-    other.rename(profile_path(tmp_path, CONDITIONS))
+    other = profile_file.write_profile(tmp_path, replace(PROFILE, conditions=replace(CONDITIONS, device="Another")))
+    other.rename(profile_file.profile_path(tmp_path, CONDITIONS))
     with pytest.raises(UserError, match=r"is a profile of .*Another.*, not of .*: remove it"):
-        load_profile(tmp_path, CONDITIONS)
+        profile_file.load_profile(tmp_path, CONDITIONS)

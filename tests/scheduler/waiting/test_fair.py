@@ -18,15 +18,7 @@ from scheduler.request import Request, State
 from scheduler.serving_time.bilinear import Bilinear
 from scheduler.strategy import STRATEGIES
 from scheduler.waiting.by_length import Fcfs
-from scheduler.waiting.fair import (
-    OUTPUT_WEIGHT,
-    PROMPT_WEIGHT,
-    Fair,
-    Shares,
-    service,
-    service_had,
-    share_out,
-)
+from scheduler.waiting.fair import OUTPUT_WEIGHT, PROMPT_WEIGHT, Fair, Shares, service, service_had, share_out
 from scheduler.waiting.order import Order
 from scheduler.waiting.out_of_turn import OutOfTurn
 from scheduler.waiting.queue import RankedQueue

@@ -34,10 +34,7 @@ def test_every_field_of_a_body_is_described_with_its_bounds() -> None:
     schema = document(OPERATIONS)["components"]["schemas"]["ChatBody"]
     assert {field.name for field in msgspec.structs.fields(ChatBody)} == set(schema["properties"])
     refused = schema["properties"]["use_beam_search"]
-    assert refused == {
-        "description": "is not supported; use n and a temperature",
-        "enum": ["", [], False, None, {}],
-    }
+    assert refused == {"description": "is not supported; use n and a temperature", "enum": ["", [], False, None, {}]}
     assert schema["required"] == ["messages"]
     numbers = [one for one in schema["properties"]["top_p"]["anyOf"] if one["type"] == "number"]
     assert numbers == [{"type": "number", "minimum": 0, "maximum": 1}]

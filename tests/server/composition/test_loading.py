@@ -105,9 +105,7 @@ def test_tokens_that_only_the_network_or_only_the_tokenizer_has_are_never_chosen
     check_answer("".join(one.text for one in updates if one.row_id == 2), chosen)
 
 
-def test_ends_of_tokenizer_and_template_end_answers_and_are_barred_and_ignored_as_the_networks(
-    tmp_path: Path,
-) -> None:
+def test_ends_of_tokenizer_and_template_end_answers_and_are_barred_and_ignored_as_the_networks(tmp_path: Path) -> None:
     """A fine-tune that changed the tokenizer alone wrote the user's next turn."""
     folder = tiny.build(tmp_path)
     for name in ("config.json", "generation_config.json"):

@@ -150,9 +150,7 @@ async def test_a_slow_reader_misses_snapshots_and_nothing_is_kept_for_it(theatre
         assert parsed(await anext(slow))[1]["t"] == 9.0
 
 
-async def test_who_comes_later_gets_the_lanes_of_five_minutes_and_the_figures_of_the_last(
-    theatre: Theatre,
-) -> None:
+async def test_who_comes_later_gets_the_lanes_of_five_minutes_and_the_figures_of_the_last(theatre: Theatre) -> None:
     """The picture began with the page."""
     old = theatre.submit()
     theatre.dispatcher.dispatch()

@@ -172,9 +172,7 @@ async def prometheus(tmp_path: Path) -> AsyncIterator[Prometheus]:
 
 
 @needs_prometheus
-async def test_prometheus_scrapes_a_server_and_understands_the_dashboards_expressions(
-    prometheus: Prometheus,
-) -> None:
+async def test_prometheus_scrapes_a_server_and_understands_the_dashboards_expressions(prometheus: Prometheus) -> None:
     while not (await prometheus.ask("query", query='up{job="lengthwise"} == 1'))["result"]:
         await asyncio.sleep(0.05)
     assert (await prometheus.ask("query", query="lengthwise:info"))["result"]

@@ -53,12 +53,7 @@ def test_two_chats_with_reasoning_are_put_together() -> None:
                 "finish_reason": "stop",
                 "stop_reason": 7,
             },
-            {
-                "index": 1,
-                "message": {"role": "assistant", "content": "b"},
-                "logprobs": None,
-                "finish_reason": "length",
-            },
+            {"index": 1, "message": {"role": "assistant", "content": "b"}, "logprobs": None, "finish_reason": "length"},
         ],
     }
 

@@ -96,9 +96,7 @@ async def test_each_key_has_its_own_share_and_is_told_when_it_has_used_it() -> N
         assert (await live.get("/v1/models", **bearer(KEY))).status == 200
 
 
-async def test_the_log_and_the_requests_name_a_caller_by_its_keys_digest(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+async def test_the_log_and_the_requests_name_a_caller_by_its_keys_digest(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "server.http.service")
     digest = sha256(KEY.encode()).hexdigest()[:8]
     async with live_server(keys=KEYS) as live:

@@ -427,12 +427,7 @@ def test_an_answer_that_repeats_itself_is_cut(path: Path, stop: tuple[str, ...],
     ],
 )
 def test_only_answers_that_nobody_broke_off_are_heard_of(
-    path: Path,
-    reason: FinishReason | None,
-    generated: int,
-    replay: int | None,
-    outcome: str,
-    row: ServedRow | None,
+    path: Path, reason: FinishReason | None, generated: int, replay: int | None, outcome: str, row: ServedRow | None
 ) -> None:
     stage = Stage(path)
     stage.end(ended_request(generated, replay=replay), reason)

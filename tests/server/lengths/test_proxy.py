@@ -113,9 +113,6 @@ async def test_a_process_predicts_by_proxy(trained: Setup) -> None:
 
 
 async def test_a_missing_proxy_is_told_with_the_remedy(tmp_path: Path, embedder: Path) -> None:
-    setup, said = (
-        Setup(embedder, tmp_path / "none", Manifest("tiny", 32)),
-        "make one with `lengthwise train",
-    )
+    setup, said = (Setup(embedder, tmp_path / "none", Manifest("tiny", 32)), "make one with `lengthwise train")
     with closing(PredictorProcess(setup, make_proxy_worker)) as process, pytest.raises(ProcessFailed, match=said):
         await process.start()

@@ -3,17 +3,7 @@
 import numpy as np
 import pytest
 
-from scheduler.length.evaluation import (
-    Accuracy,
-    Split,
-    accuracy,
-    covered,
-    grown_trees,
-    guess,
-    means,
-    predict,
-    split,
-)
+from scheduler.length.evaluation import Accuracy, Split, accuracy, covered, grown_trees, guess, means, predict, split
 from scheduler.length.features import FEATURES, Ablation
 from scheduler.length.forest import Examples, Growth
 

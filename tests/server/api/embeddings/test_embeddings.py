@@ -146,9 +146,7 @@ async def test_a_process_that_fails_or_is_killed_is_a_503_and_then_there_is_anot
     assert (await live.chat())["choices"]
 
 
-async def test_a_network_that_cannot_be_loaded_is_told_in_the_log_alone(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+async def test_a_network_that_cannot_be_loaded_is_told_in_the_log_alone(caplog: pytest.LogCaptureFixture) -> None:
     async with server(light_embedder.fail) as live:
         status, reply = await live.post(URL, {"input": "a"})
     assert status == 503 and NAME not in reply["error"]["message"]

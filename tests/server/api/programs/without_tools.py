@@ -15,10 +15,7 @@ SCORED = {"temperature": 0, "max_tokens": 1, "logprobs": 1, "seed": 1234, "echo"
 
 CALLS_WITHOUT_TOOLS: Mapping[str, tuple[str, tuple[Item, ...]]] = MappingProxyType(
     {
-        "aider": (
-            CHATS,
-            tuple({"model": "fake", "messages": one, "stream": True, "temperature": 0} for one in TURNS),
-        ),
+        "aider": (CHATS, tuple({"model": "fake", "messages": one, "stream": True, "temperature": 0} for one in TURNS)),
         "opencode's title": (
             CHATS,
             (

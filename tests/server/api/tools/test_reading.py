@@ -8,15 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from server.api.input.tools import BETWEEN, CALL_TAIL, call_head, call_text
-from server.api.output.reading import (
-    CallPiece,
-    FoundCalls,
-    GuaranteedCalls,
-    Piece,
-    Reader,
-    TextPiece,
-    split,
-)
+from server.api.output.reading import CallPiece, FoundCalls, GuaranteedCalls, Piece, Reader, TextPiece, split
 
 TOOLS: dict[str, dict[str, object]] = {
     "f": {

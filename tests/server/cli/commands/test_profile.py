@@ -9,11 +9,7 @@ import pytest
 from engine.measure.profiler import GridCell, grid
 from models.network.loader import LoadedModel
 from scheduler.serving_time.bilinear import Bilinear
-from scheduler.serving_time.profile_file import (
-    load_profile,
-    profile_path,
-    read_profile,
-)
+from scheduler.serving_time.profile_file import load_profile, profile_path, read_profile
 from server.cli import main as cli
 from server.composition.devices import conditions_of
 from server.composition.profiling import QUICK, make_profile, slice_cells

@@ -28,10 +28,7 @@ def test_a_new_strategy_passes_its_own_tests_and_is_simulated(folder: Path, caps
     plugins = ["-p", "no:asyncio", "-p", "no:timeout"]  # which the settings of a clone ask for
     shutil.copy(ROOT / "pyproject.toml", folder)
     done = subprocess.run(
-        [*shlex.split(command), *plugins],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
+        [*shlex.split(command), *plugins], env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True
     )
     assert done.returncode == 0 and "23 passed" in done.stdout, done.stdout + done.stderr
     (simulated,) = re.findall("lengthwise (simulate .*)", told)

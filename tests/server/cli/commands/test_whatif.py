@@ -15,17 +15,8 @@ from rich.console import Group
 from engine.measure.timing import Timings
 from engine.simulated.machine import Machine
 from loadgen.load import Arrivals, arrival_times
+from loadgen.simulate import whatif
 from loadgen.simulate.simulation import simulate
-from loadgen.simulate.whatif import (
-    Replay,
-    WhatIf,
-    WhatIfSetting,
-    find_better,
-    read_replay,
-    show,
-    try_all,
-    write_sentences,
-)
 from loadgen.workload.lengths import RequestLengths
 from models.errors import UserError
 from scheduler.assembly import assemble
@@ -49,12 +40,12 @@ MACHINE = Machine(
     PRICES, capacity_tokens=4 * 600, max_num_seqs=4, context_length=600, max_prefill_tokens=512, runs_ahead=True
 )
 
-SETTING = WhatIfSetting(Scheduling(), MACHINE, PRICES, 512)
+SETTING = whatif.WhatIfSetting(Scheduling(), MACHINE, PRICES, 512)
 
 
-def try_to_end(replay: Replay, setting: WhatIfSetting, names: Sequence[str] = ()) -> WhatIf:
+def try_to_end(replay: whatif.Replay, setting: whatif.WhatIfSetting, names: Sequence[str] = ()) -> whatif.WhatIf:
     """What is known in the end."""
-    return [*try_all(replay, setting, names)][-1]
+    return [*whatif.try_all(replay, setting, names)][-1]
 
 
 def served_by(strategy: str) -> list[RequestEntry]:
@@ -97,20 +88,20 @@ def journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_the_strategy_that_served_comes_out_as_it_was_recorded(journal: Path) -> None:
-    replay = read_replay(journal, None, 1000)
+    replay = whatif.read_replay(journal, None, 1000)
     assert (replay.strategy, replay.model, len(replay.recorded), replay.left_out) == ("baton-pd", "tiny", 80, 1)
     found = try_to_end(replay, SETTING, ("srpt", "vs"))
     assert found.slowdown == pytest.approx(SLOWDOWN, rel=0.01)
     mean, p99 = found.errors
     assert abs(mean) < 0.01 and abs(p99) < 0.05, "p99 is one request of 80"
-    better = find_better(found)
+    better = whatif.find_better(found)
     assert better is not None and found.trials[better]["mean_jct_ms"] < 0.9 * found.own["mean_jct_ms"]
-    assert better[0] in next(iter(write_sentences(found)))
+    assert better[0] in next(iter(whatif.write_sentences(found)))
     assert {sizes for _, sizes in found.trials} >= {"", "half the slots", "twice the slots", "one more executor"}
 
 
 def test_the_promises_of_each_order_are_judged_beside_those_that_were_made(journal: Path) -> None:
-    replay = read_replay(journal, None, 1000)
+    replay = whatif.read_replay(journal, None, 1000)
     promised = [one for one in replay.recorded if one.promised is not None]
     found = try_to_end(replay, SETTING, ("lengthwise",))
     assert len(promised) > 60 and found.recorded["promises_kept"] == pytest.approx(
@@ -125,20 +116,22 @@ def test_the_promises_of_each_order_are_judged_beside_those_that_were_made(journ
 
 def test_a_record_that_no_one_speed_explains_is_told_in_a_sentence_and_no_table(journal: Path) -> None:
     """Tables of 38 strategies were shown beside a simulator that was half off."""
-    replay = read_replay(journal, None, 1000)
+    replay = whatif.read_replay(journal, None, 1000)
     late = [replace(one, end=one.end + 40.0, started=one.started + 3.0) for one in replay.recorded[40:60]]
     uneven = replace(replay, recorded=(*replay.recorded[:40], *late, *replay.recorded[60:]))
     found = try_to_end(uneven, SETTING, ("srpt", "vs"))
-    (sentence,) = write_sentences(found)
+    (sentence,) = whatif.write_sentences(found)
     assert not found.trusted and len(found.trials) == 1
-    assert isinstance(page := show(found), Group) and [str(one).strip() for one in page.renderables] == [sentence]
+    assert isinstance(page := whatif.show(found), Group) and [str(one).strip() for one in page.renderables] == [
+        sentence
+    ]
     assert sentence.startswith("No strategy can be judged by these 80 requests: of baton-pd")
     assert "Other programs may have taken the machine's cores" in sentence
 
 
 def test_a_size_that_changes_nothing_is_no_choice(journal: Path) -> None:
     """Half of a memory that was never full stood in the list as if it were another machine."""
-    replay = read_replay(journal, None, 1000)
+    replay = whatif.read_replay(journal, None, 1000)
     roomy = replace(SETTING, machine=replace(MACHINE, capacity_tokens=100_000))
     assert "half the memory" not in {sizes for _, sizes in try_to_end(replay, roomy).trials}
 
@@ -146,8 +139,8 @@ def test_a_size_that_changes_nothing_is_no_choice(journal: Path) -> None:
 def test_an_interrupt_is_kept(
     journal: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def try_two(*arguments: Any) -> Iterator[WhatIf]:
-        yield from islice(try_all(*arguments), 3)
+    def try_two(*arguments: Any) -> Iterator[whatif.WhatIf]:
+        yield from islice(whatif.try_all(*arguments), 3)
         raise KeyboardInterrupt
 
     monkeypatch.setattr("loadgen.simulate.whatif.try_all", try_two)
@@ -157,13 +150,13 @@ def test_an_interrupt_is_kept(
 
 
 def test_where_nothing_is_better_it_says_so(journal: Path) -> None:
-    replay = read_replay(journal, "tiny", 1000)
-    setting = WhatIfSetting(Scheduling(), replace(MACHINE, max_num_seqs=1), PRICES, 512)
+    replay = whatif.read_replay(journal, "tiny", 1000)
+    setting = whatif.WhatIfSetting(Scheduling(), replace(MACHINE, max_num_seqs=1), PRICES, 512)
     found = try_to_end(replay, setting, ("fcfs-none",))
     here = {one: figures for one, figures in found.trials.items() if not one[1]}
-    assert find_better(replace(found, trials=here)) is None
+    assert whatif.find_better(replace(found, trials=here)) is None
     able = replace(found, recorded=found.own, trials={("baton-pd", ""): found.own})
-    assert next(iter(write_sentences(able))).startswith("Nothing tried here")
+    assert next(iter(whatif.write_sentences(able))).startswith("Nothing tried here")
 
 
 def test_one_command_tells_all(journal: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -200,11 +193,11 @@ def test_of_two_programs_that_share_a_journal_one_is_replayed(journal: Path, giv
     append(connection, [replace(one, model=model) for one in entries for model in ("tiny", "127.0.0.1:8001/v1")])
     connection.close()
     if given is not None:
-        replay = read_replay(journal, given, 70)
+        replay = whatif.read_replay(journal, given, 70)
         assert replay.model == given.removeprefix("somewhere/") and len(replay.recorded) == 70
         return
     with pytest.raises(UserError, match="several programs write it, for 127.0.0.1:8001/v1, tiny: give one --of"):
-        read_replay(journal, None, 70)
+        whatif.read_replay(journal, None, 70)
 
 
 def test_without_prices_there_is_no_replay(journal: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
