@@ -37,6 +37,8 @@ def embedder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-async def live(limits: ServeConfig) -> AsyncIterator[Live]:
-    async with live_server(limits) as live:
+async def live(request: pytest.FixtureRequest, limits: ServeConfig) -> AsyncIterator[Live]:
+    """With as long a context as the module's CONTEXT says, if it does."""
+    context = {"context_length": request.module.CONTEXT} if hasattr(request.module, "CONTEXT") else {}
+    async with live_server(limits, **context) as live:
         yield live

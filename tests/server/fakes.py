@@ -366,3 +366,14 @@ async def open_fake_service(config: ServeConfig) -> AsyncIterator[Service]:
             if config.model in AT_THE_END:
                 print("leaving", flush=True)
                 pool.submit(AT_THE_END[config.model])
+
+
+def failing(request: RowSpec) -> Iterable[RowUpdate]:
+    yield from [*say("Half", request)][:4]
+    yield RowUpdate(request.row_id, finish_reason=FinishReason.ERROR, error="the device caught fire")
+
+
+def endless(request: RowSpec) -> Iterable[RowUpdate]:
+    """An answer that goes on until somebody cancels it."""
+    while True:
+        yield RowUpdate(request.row_id, (65,), "A")

@@ -182,3 +182,8 @@ def text_of(events: list[Any], index: int = 0) -> str:
     """A choice's chat text over all its events."""
     choices = [choice for event in events for choice in event["choices"] if choice["index"] == index]
     return "".join(choice["delta"].get("content", "") for choice in choices)
+
+
+def prompt_of(live: Live) -> str:
+    """The latest."""
+    return bytes(live.dispatcher.submitted[-1].prompt).decode()

@@ -1,6 +1,6 @@
 """What a client sends back of earlier turns is data: whatever wrote it, the conversation goes on."""
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import orjson
@@ -8,20 +8,13 @@ import pytest
 
 from models.errors import TextError
 from tests.server.fakes import FakeText
-from tests.server.live import Live, bearer, live_server
+from tests.server.live import Live, bearer, live_server, prompt_of
 
 CHAT, RESPONSES, MESSAGES = "/v1/chat/completions", "/v1/responses", "/v1/messages"
 IGNORED = "x-lengthwise-ignored"
 
 
-@pytest.fixture
-async def live() -> AsyncIterator[Live]:
-    async with live_server(context_length=4096) as live:
-        yield live
-
-
-def prompt_of(live: Live) -> str:
-    return bytes(live.dispatcher.submitted[-1].prompt).decode()
+CONTEXT = 4096  # the words about tools fit into it
 
 
 def user(text: str = "Hi") -> dict[str, object]:

@@ -2,20 +2,19 @@
 
 import asyncio
 import itertools
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import orjson
 import pytest
 
-from engine.messages import RowSpec, RowUpdate
 from scheduler.clock import background
 from scheduler.request import Request
 from scheduler.wait_estimate.places import Explanation
 from server.api import register as requests
 from server.api.register import Register
 from server.api.request_status import RequestStatus
-from tests.server.fakes import ANSWER
+from tests.server.fakes import ANSWER, endless
 from tests.server.live import Live, bearer, chat_body, live_server, parse_events, text_of
 
 CHAT, COMPLETIONS, RESPONSES = "/v1/chat/completions", "/v1/completions", "/v1/responses"
@@ -33,11 +32,6 @@ async def cancel(live: Live, name: str, key: str | None = None) -> tuple[int, An
 def begin(live: Live, path: str, body: dict[str, object], **headers: str) -> asyncio.Task[tuple[int, Any]]:
     """A call under way, in a task of its own."""
     return asyncio.create_task(live.post(path, body, **headers))
-
-
-def endless(request: RowSpec) -> Iterable[RowUpdate]:
-    while True:
-        yield RowUpdate(request.row_id, (65,), "A")
 
 
 async def test_a_request_that_waits_tells_its_place_and_how_long_it_is_expected_to_take(live: Live) -> None:

@@ -10,13 +10,13 @@ import orjson
 import pytest
 from msgspec import structs
 
-from engine.messages import FinishReason, RowSpec, RowUpdate
+from engine.messages import RowSpec, RowUpdate
 from scheduler.request import Request
 from server.api.output.sse import KEEP_ALIVE, EventStream
 from server.api.register import REGISTER
 from server.config import ServeConfig
 from tests.server.api.trimming_reader import TrimmingReader
-from tests.server.fakes import ANSWER, answer, say
+from tests.server.fakes import ANSWER, answer, endless, failing
 from tests.server.live import Live, bearer, chat_body, live_server, parse_events, raw_post, text_of
 
 CHAT = "/v1/chat/completions"
@@ -194,11 +194,6 @@ async def test_a_stream_that_falls_silent_is_read_by_every_reader(live: Live) ->
     assert pieces.count(KEEP_ALIVE) >= 1
 
 
-def failing(request: RowSpec) -> Iterable[RowUpdate]:
-    yield from [*say("Half", request)][:4]
-    yield RowUpdate(request.row_id, finish_reason=FinishReason.ERROR, error="the device caught fire")
-
-
 async def test_a_failure_in_a_stream_is_an_error_event_and_the_end_marker(live: Live) -> None:
     live.dispatcher.script = failing
     *events, last = await live.stream_chat()
@@ -259,12 +254,6 @@ async def test_an_unforeseen_failure_in_a_stream_is_told_in_the_log(
     assert last["error"]["code"] == "internal_error"
     assert "no attribute" not in last["error"]["message"]
     assert "no attribute" in caplog.text
-
-
-def endless(request: RowSpec) -> Iterable[RowUpdate]:
-    """An answer that goes on until somebody cancels it."""
-    while True:
-        yield RowUpdate(request.row_id, (65,), "A")
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])

@@ -52,11 +52,7 @@ SHOWN = (
 )
 
 
-@pytest.fixture
-async def live() -> AsyncIterator[Live]:
-    """With a context that the words about tools fit into."""
-    async with live_server(context_length=4096) as live:
-        yield live
+CONTEXT = 4096  # the words about tools fit into it
 
 
 @pytest.fixture

@@ -1,7 +1,7 @@
 """POST /v1/messages, whole and streamed, over loopback."""
 
 import json
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import Iterable
 from functools import partial
 from typing import Any
 
@@ -9,17 +9,14 @@ import pytest
 
 from engine.messages import REPETITION, FinishReason, RowSpec, RowUpdate
 from tests.server.fakes import ANSWER, FakeText, say
-from tests.server.live import Live, live_server
+from tests.server.live import Live, live_server, prompt_of
 
 PATH = "/v1/messages"
 WEATHER = {"name": "weather", "description": "Tells it.", "input_schema": {"type": "object"}}
 CALL = '<tool_call>\n{"name": "weather", "arguments": {"city": "Graz"}}\n</tool_call>'
 
 
-@pytest.fixture
-async def live() -> AsyncIterator[Live]:
-    async with live_server(context_length=4096) as live:
-        yield live
+CONTEXT = 4096  # the words about tools fit into it
 
 
 def body(**fields: object) -> dict[str, object]:
@@ -35,10 +32,6 @@ async def ask(live: Live, **fields: object) -> Any:
 
 async def stream(live: Live, **fields: object) -> list[Any]:
     return await live.stream_named(PATH, body(**fields))
-
-
-def prompt_of(live: Live) -> str:
-    return bytes(live.dispatcher.submitted[-1].prompt).decode()
 
 
 async def test_a_whole_message_has_a_block_of_text(live: Live) -> None:

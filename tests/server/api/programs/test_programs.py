@@ -1,7 +1,7 @@
 """Programs of others at their defaults: three turns with a tool, and one more of the user's, each answered whole."""
 
 import json
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import orjson
@@ -14,16 +14,10 @@ from tests.server.api.programs.shapes import CHATS, PICTURE, RESPONSES, Call, Sh
 from tests.server.api.programs.without_tools import CALLS_WITHOUT_TOOLS
 from tests.server.api.tools.test_tools import assembled
 from tests.server.fakes import ANSWER, END, say
-from tests.server.live import Live, live_server
+from tests.server.live import Live, prompt_of
 
 AGENTS = {**CODING_AGENTS, **SDKS}
 CONTEXT = 8192  # more than any prompt here, and less than the most tokens that programs ask for
-
-
-@pytest.fixture
-async def live() -> AsyncIterator[Live]:
-    async with live_server(context_length=CONTEXT) as live:
-        yield live
 
 
 @pytest.mark.parametrize("name", AGENTS)
@@ -52,10 +46,6 @@ def script_of(shape: Shape) -> Any:
         return say([*called, ANSWER][results], row)
 
     return script
-
-
-def prompt_of(live: Live) -> str:
-    return bytes(live.dispatcher.submitted[-1].prompt).decode()
 
 
 def check_prompt(shape: Shape, prompt: str) -> None:

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from engine.messages import FinishReason, RowSpec, RowUpdate
+from engine.messages import RowSpec, RowUpdate
 from server.access import Access
 from server.config import ServeConfig
 from server.http.front import Front
 from server.keys import Keyring
-from tests.server.fakes import ANSWER, UNKNOWN, FakeText, say
-from tests.server.live import Live, bearer, live_server
+from tests.server.fakes import ANSWER, UNKNOWN, FakeText, failing, say
+from tests.server.live import Live, bearer, live_server, prompt_of
 
 PATH = "/v1/responses"
 LOGPROBS = "message.output_text.logprobs"
@@ -51,10 +51,6 @@ async def tooled() -> AsyncIterator[Live]:
     async with live_server(context_length=4096) as live:
         live.dispatcher.script = script
         yield live
-
-
-def prompt_of(live: Live) -> str:
-    return bytes(live.dispatcher.submitted[-1].prompt).decode()
 
 
 async def test_a_whole_response_has_one_message_with_one_part(live: Live) -> None:
@@ -145,11 +141,6 @@ async def test_the_events_of_a_stream_build_up_the_whole_response(live: Live) ->
     for name in ("output", "id", "created_at", "metrics"):
         whole.pop(name), completed["response"].pop(name)
     assert completed["response"] == whole
-
-
-def failing(request: RowSpec) -> Iterable[RowUpdate]:
-    yield from [*say("Half", request)][:4]
-    yield RowUpdate(request.row_id, finish_reason=FinishReason.ERROR, error="the device caught fire")
 
 
 async def test_a_failure_ends_the_stream_with_what_there_was(live: Live) -> None:

@@ -1,6 +1,6 @@
 """Tools in a chat: what the model is told and may answer, how its calls reach the client; closed schemas."""
 
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
@@ -84,11 +84,7 @@ async def chat_in_room(live: Live, fields: dict[str, object]) -> Any:
     return reply
 
 
-@pytest.fixture
-async def live() -> AsyncIterator[Live]:
-    """With a context that the words about tools fit into."""
-    async with live_server(context_length=4096) as live:
-        yield live
+CONTEXT = 4096  # the words about tools fit into it
 
 
 @pytest.mark.parametrize("stream", [False, True])
