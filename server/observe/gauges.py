@@ -21,44 +21,16 @@ from scheduler.request_table import RequestTable
 from scheduler.worker import Worker
 from server.dashboard.feed import Feed
 from server.lengths.lengths import Lengths
+from server.observe.families import FAMILIES
 from server.observe.logs import count_dropped, with_fields
 from server.observe.metrics import MetricsCollector
 from server.version import VERSION
 
 log = logging.getLogger(__name__)
 
-OF_EXECUTORS: tuple[tuple[str, Callable[[Worker], float], str], ...] = (
-    ("executor_up", attrgetter("serves"), "1 while an executor takes requests, else 0."),
-    ("executor_rows", attrgetter("shape.rows"), "Sequences in the executor's batch."),
-    ("executor_slots", attrgetter("info.max_rows"), "Most sequences that the executor's batch can hold."),
-    ("staged_rows", attrgetter("shape.staged"), "Sequences that are prefilled and wait for a slot."),
-    ("kv_capacity_tokens", attrgetter("capacity_tokens"), "Tokens that the executor's KV cache can hold."),
-    ("predicted_load_seconds", attrgetter("load"), "Predicted seconds of work that the executor has."),
-    ("kv_used_tokens", attrgetter("used_tokens"), "KV cache cells that the executor's batch takes."),
-)
+KINDS: Mapping[str, type[Gauge] | type[Counter]] = {"gauge": Gauge, "counter": Counter}
+Reading = Callable[[Worker], float]
 
-# by part and attribute
-OF_PARTS: Mapping[str, tuple[type[Gauge] | type[Counter], str, str]] = {
-    "table.requests_waiting": (Gauge, "vllm:num_requests_waiting", "Requests whose prompt nobody has begun to read."),
-    "table.requests_running": (Gauge, "vllm:num_requests_running", "Requests that an executor has begun."),
-    "table.kv_usage": (Gauge, "vllm:kv_cache_usage_perc", "Share of the KV cache in use, 0 to 1."),
-    "feed.viewers": (Gauge, "lengthwise:dashboard_viewers", "Open dashboards."),
-    "front.timeouts": (Counter, "lengthwise:prediction_timeouts", "Requests scheduled before their prediction."),
-    "front.failures": (Counter, "lengthwise:prediction_failures", "Failed calls of the length predictor."),
-    "cache.lookups": (Counter, "lengthwise:length_cache_lookups", "Length-cache lookups."),
-    "cache.hits": (Counter, "lengthwise:length_cache_hits", "Length-cache hits."),
-    "lesson.rmse": (Gauge, "lengthwise:length_rmse_tokens", "RMSE of predicted lengths before the latest training."),
-    "calibration.answers": (Gauge, "lengthwise:calibration_answers", "Latest answers that correct predictions."),
-    "calibration.ratio": (Gauge, "lengthwise:calibration_ratio", "Their tokens for each predicted token."),
-    "times.changes": (Counter, "lengthwise:serving_time_lessons", "Times that serving-time estimates changed."),
-    "latest.rmse": (Gauge, "lengthwise:serving_time_rmse_seconds", "RMSE of serving times before the latest fit."),
-    "store.bytes": (Gauge, "lengthwise:host_memory_bytes", "Host memory for the KV cache of preempted sequences."),
-    "prefixes.bytes": (Gauge, "lengthwise:prefix_cache_bytes", "Host memory for the KV cache of earlier prompts."),
-    "prefixes.queries": (Counter, "vllm:prefix_cache_queries", "Prompt tokens looked up among earlier prompts."),
-    "prefixes.hits": (Counter, "vllm:prefix_cache_hits", "Prompt tokens reused from earlier prompts."),
-    "journal.written": (Counter, "lengthwise:journal_written", "Entries written to the journal."),
-    "journal.lost": (Counter, "lengthwise:journal_lost", "Journal entries that could not be written."),
-}
 STEP_AGE = "Seconds since the executor's last report while it has work, else 0."
 
 
@@ -82,10 +54,10 @@ class Gauges(Collector):
 
     def collect(self) -> Iterator[Metric]:
         parts = self._list_parts()
-        for path, (kind, name, text) in OF_PARTS.items():
+        for path, (kind, name, text) in FAMILIES["parts"].items():
             part, _, attribute = path.partition(".")
             if parts[part] is not None:
-                yield kind(name, text, getattr(parts[part], attribute))
+                yield KINDS[kind](name, text, getattr(parts[part], attribute))
         tokens = sum(one.input_length for one in chain(self.dispatcher.waiting, self.dispatcher.table.not_begun))
         yield Gauge("lengthwise:waiting_prompt_tokens", "Prompt tokens of the requests that wait.", tokens)
         if (front := self.lengths.front) is not None:
@@ -100,7 +72,6 @@ class Gauges(Collector):
         yield from self._executors()
 
     def _list_parts(self) -> Mapping[str, object | None]:
-        """By the names in OF_PARTS."""
         lengths, times = self.lengths, self.serving_times
         return {
             "table": self.dispatcher.table,
@@ -139,12 +110,13 @@ class Gauges(Collector):
         text = "Always 1; the labels are the tokens of a KV cache block, and the number of blocks."
         yield _family(Gauge, "vllm:cache_config_info", text, [(blocks, 1.0)])
         workers = self.dispatcher.workers
-        for name, read, text in (*OF_EXECUTORS, ("step_age_seconds", self._age, STEP_AGE)):
+        listed = FAMILIES["executors"].items()
+        gauges: list[tuple[str, Reading, str]] = [(name, attrgetter(path), text) for path, (name, text) in listed]
+        for name, read, text in (*gauges, ("step_age_seconds", self._age, STEP_AGE)):
             values = [({"executor": str(worker.index)}, float(read(worker))) for worker in workers]
             yield _family(Gauge, f"lengthwise:{name}", text, values)
 
     def _age(self, worker: Worker) -> float:
-        """Seconds since a busy executor's last report."""
         if worker.lost or not worker.requests:
             return 0.0
         given = min(assignment.sent for assignment in worker.assignments.values())
@@ -178,7 +150,6 @@ async def log_throughput(metrics: MetricsCollector, load: RequestTable) -> None:
 
 
 def log_load(load: RequestTable, read: float, generated: float) -> None:
-    """Nothing when idle."""
     running, waiting, usage = load.requests_running, load.requests_waiting, load.kv_usage
     if not (running or waiting or read or generated):
         return
