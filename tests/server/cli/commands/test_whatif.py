@@ -139,8 +139,10 @@ def test_a_size_that_changes_nothing_is_no_choice(journal: Path) -> None:
 def test_an_interrupt_is_kept(
     journal: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    try_all = whatif.try_all
+
     def try_two(*arguments: Any) -> Iterator[whatif.WhatIf]:
-        yield from islice(whatif.try_all(*arguments), 3)
+        yield from islice(try_all(*arguments), 3)
         raise KeyboardInterrupt
 
     monkeypatch.setattr("loadgen.simulate.whatif.try_all", try_two)
