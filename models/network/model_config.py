@@ -47,14 +47,18 @@ def read_config(folder: Path) -> PreTrainedConfig:
             )
         config: PreTrainedConfig = AutoConfig.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
         text = config.get_text_config(decoder=True)
-        for name in SIZES:
-            size = getattr(text, name, None)
-            if size is not None and (not isinstance(size, int) or size < 1):
-                raise ValueError(f"{name} is {size}, which must be a whole number above 0")
-        for name, value in text.to_dict().items():
-            if isinstance(value, float) and not math.isfinite(value):
-                raise ValueError(f"{name} is {value}, which is no finite number")
+        _require_sane(text)
     return text
+
+
+def _require_sane(config: PreTrainedConfig) -> None:
+    for name in SIZES:
+        size = getattr(config, name, None)
+        if size is not None and (not isinstance(size, int) or size < 1):
+            raise ValueError(f"{name} is {size}, which must be a whole number above 0")
+    for name, value in config.to_dict().items():
+        if isinstance(value, float) and not math.isfinite(value):
+            raise ValueError(f"{name} is {value}, which is no finite number")
 
 
 def read_context_length(config: PreTrainedConfig) -> int:
