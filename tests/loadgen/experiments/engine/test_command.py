@@ -90,7 +90,8 @@ def test_a_dry_run_goes_through_all_parts_and_says_so(tmp_path: Path, capsys: py
     assert host["streams"] == 8 and host["tokens_s"] == pytest.approx(8e3 / host["step_ms"], rel=0.1)
     assert host["step_ms"] > 0.9 * host["cost_ms"] > 0 and host["server_us"] > 0 and host["events_a_read"] >= 1
     assert {f"{count} {name}" for count in (1, 4) for name in ("first_ms", "tokens_s")} <= found["http 1B"].keys()
-    assert min(found["http 1B"].values()) > 0
+    ticks = ("server_us", "loop_us")  # of 10 ms: a short run may have none
+    assert all(value > 0 for name, value in found["http 1B"].items() if not name.endswith(ticks))
     assert max(found["rounding"].values()) < 1e-4 and found["graphs"]["count"] == 3
     for rows in (1, 3):
         step = found[f"step {rows}"]
