@@ -133,7 +133,7 @@ async def test_answers_tell_what_was_expected_to_those_who_ask(live: Live) -> No
     assert told["metrics"]["estimate"]["run_by"] is None
     program = live.dispatcher.submitted[-1].program
     assert program is not None
-    program.kind.off.extend([0.0] * 64)
+    program.kind.errors.extend([0.0] * 64)
     program.kind.seconds = 1000.0
     _, told = await live.post(CHAT, chat_body(), x_lengthwise_estimate="1")
     assert told["metrics"]["estimate"]["run_by"] > told["metrics"]["estimate"]["by"]
