@@ -61,8 +61,7 @@ class Backend:
     _heard: float = 0.0
     _asked: dict[RowId, Waiting] = field(default_factory=dict)  # without a byte so far
     _coming: dict[RowId, Callable[[], int]] = field(default_factory=dict)  # counts of new tokens of answers under way
-    _cut: bool = False
-    _finishes: bool = False
+    _finishes: bool | None = None  # its streams say that they end; None while unknown
     _step: int = 0
     _due: asyncio.TimerHandle | None = None
 
@@ -118,14 +117,14 @@ class Backend:
         self._report()
 
     def note_end(self, row: RowId, *, finished: bool) -> None:
-        """An unfinished stream may have been preempted, which is certain only where others state their ends and none
-        overlapped.
-        """
-        self._finishes |= finished
-        self._cut |= not finished and self.slots.is_cut(row)
-        if self._cut and self._finishes and self.slots.most > 1:
+        """An unfinished stream may have been preempted, by what others report that ran alone."""
+        overlapped = self.slots.is_cut(row)
+        if finished or not overlapped:
+            self._finishes = finished or bool(self._finishes)
+        self.slots.cuts |= overlapped and not finished
+        self.slots.cuts &= self._finishes is not False
+        if self.slots.cuts and self._finishes and self.slots.learn(1):
             log.warning("%s breaks an answer off when the next call comes: it is sent one at a time", self.url)
-            self.slots.learn(1)
 
     def hand_back(self, row: RowId, fault: str | None = None) -> None:
         """For a call without a byte sent to its client; a `fault` hands back all such calls."""

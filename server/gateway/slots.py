@@ -56,6 +56,7 @@ class InferredSlots:
     def __init__(self, known: int | None = None, clock: Callable[[], float] = time.monotonic) -> None:
         """`known` if configured."""
         self._known = known
+        self.cuts = False  # a call seems to have ended the one before
         self._clock = clock
         self._seen = 0
         self._growing = True
@@ -76,6 +77,8 @@ class InferredSlots:
     def most(self) -> int:
         if self._known is not None:
             return self._known
+        if self.cuts:
+            return 1
         if self._growing or self._alone:
             return 1 if self._alone else max(1, 2 * self._seen)
         return self._seen + max(self._spare(), not (self._contested and self._full))
@@ -88,9 +91,11 @@ class InferredSlots:
         hidden = QUICK if isinf(first) else max(QUICK, first)
         return min(int(0.6 + hidden * RECENT / max(hidden, self._ends[-1] - self._ends[0])), 1 + self._seen // 4)
 
-    def learn(self, known: int) -> None:
-        """Configuration takes precedence."""
-        self._known = known if self._known is None else self._known
+    def learn(self, known: int) -> bool:
+        """Whether it is news; configuration takes precedence."""
+        if news := self._known is None:
+            self._known = known
+        return news
 
     def hear(self, waiting: int, running: int) -> None:
         """The backend's own report of its last step, other clients included. Between steps few short answers run, but

@@ -164,12 +164,25 @@ async def test_a_backend_that_cuts_an_answer_off_for_the_next_is_sent_one_at_a_t
     backend = Cutting()
     async with gateway(backend) as gate:
         (worker,) = gate.service.dispatcher.workers
-        asked = [asyncio.ensure_future(gate.ask()) for _ in range(3)]
-        await until(lambda: backend.most == 3)
+        asked = [asyncio.ensure_future(gate.ask()) for _ in range(12)]
+        done, going = await asyncio.wait(asked, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait(going, timeout=0.2)
+        assert len(done) == 1 and backend.most == 2
         backend.go_on.set()
         told = [answer for _, answer in await asyncio.gather(*asked)]
-        assert [answer.count(b"[DONE]") for answer in told] == [1, 1, 1]
-        assert worker.info.max_rows == 1
+        assert [answer.count(b"[DONE]") for answer in told] == [1] * 12
+        assert sum(b"stop" in answer for answer in told) == 11 and worker.info.max_rows == 1
+
+
+async def test_a_backend_whose_streams_never_say_that_they_end_gets_many_calls() -> None:
+    backend = Backend(slots=3)
+    async with gateway(backend) as gate:
+        (worker,) = gate.service.dispatcher.workers
+        asked = [asyncio.ensure_future(gate.ask()) for _ in range(2)]
+        await until(lambda: backend.running == 2)
+        backend.go_on.set()
+        await asyncio.gather(*asked)  # the first of them seems cut off, until the last ends likewise
+        assert worker.info.max_rows == 4
 
 
 def test_room_is_what_an_engine_says_of_it_and_else_its_pages() -> None:

@@ -206,10 +206,7 @@ PAGES: Mapping[str, tuple[str, bytes]] = {
     "metrics with a redirect": ("/metrics", answer(b"", b"Location: /v1/models", status=b"302 Found")),
     "models that are none": ("/v1/models", plain(b"[" * 100_000)),
     "models of 3 MB": ("/v1/models", plain(b"x" * 3_000_000)),
-    "models by the thousand": (
-        "/v1/models",
-        plain(json.dumps({"data": [{"id": one} for one in range(9000)]}).encode()),
-    ),
+    "9,000 models": ("/v1/models", plain(json.dumps({"data": [{"id": one} for one in range(9000)]}).encode())),
     "a queue in 3 MB": ("/metrics", plain(b"vllm:num_requests_waiting 0\n" * 100_000)),
     "models with a control character": ("/v1/models", answer(b"{}", b"X-A: \x01")),
 }  # fmt: skip
