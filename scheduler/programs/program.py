@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
+from bisect import bisect_left, bisect_right, insort
 from collections import deque
 from dataclasses import dataclass, field
 from math import ceil, exp, log, sqrt
 
 RECENT = 1024  # turns in means
-LEVELS = 10  # of turns: 1, 2 to 3, 4 to 7, ...
+TURNS = sorted({round(1.1**step) for step in range(74)})  # where levels begin, the last's end
+LEVELS = len(TURNS) - 1
+UNSEEN = 0.03  # ends that each level is given, at which as many turns follow again; tried: 0.03 to 1
 LEAST_GAP = 1e-3  # seconds
 IDLE = 2.33  # standard deviations of the logarithm of gaps, after which a program counts as ended: 1 in 100
 SHORTEST, LONGEST = 1.0, 600.0  # seconds of that
@@ -36,14 +38,13 @@ class Kind:
     def turns_left(self, turns: int) -> float:
         """Expected after as many; none before others of the kind went on."""
         left, alive = 0.0, 1.0
-        for level in range(min(LEVELS, max(1, turns).bit_length()) - 1, LEVELS):
-            on = self.went_on[level]
-            if not on:
-                break
-            stays = on / (on + self.ended[level] + 1)
-            within = max(1, 2 ** (level + 1) - max(turns, 2**level))
-            left += alive * stays * (1 - stays**within) / (1 - stays)
-            alive *= stays**within
+        for level in range(_level(turns) if self.went_on[0] else LEVELS, LEVELS):
+            on = self.went_on[level] + UNSEEN * TURNS[level] / 2
+            stays = on / (on + self.ended[level] + UNSEEN)
+            within = max(1, TURNS[level + 1] - max(turns, TURNS[level]))
+            all_stay = stays**within
+            left += alive * stays * (1 - all_stay) / (1 - stays)
+            alive *= all_stay
         return left
 
     def seconds_left(self, turns: int) -> float:
@@ -114,7 +115,7 @@ class Program:
         """Seconds for which a prompt's K and V are worth keeping: the chance of a next turn times its longest pause.
         Reading a block again costs each program the same, as its bytes do.
         """
-        kind, level = self.kind, min(LEVELS, max(1, self.turns).bit_length()) - 1
+        kind, level = self.kind, _level(self.turns)
         return kind.patience * kind.went_on[level] / (kind.went_on[level] + kind.ended[level] + 1)
 
     def end_within(self, coverage: float) -> float | None:
@@ -153,4 +154,4 @@ class Program:
 
 
 def _level(turns: int) -> int:
-    return min(LEVELS, max(1, turns).bit_length()) - 1
+    return min(LEVELS, bisect_right(TURNS, max(1, turns))) - 1

@@ -114,7 +114,7 @@ def test_what_belongs_to_no_run_is_measured_apart() -> None:
 
 def test_ends_of_alike_runs_are_estimated_once_some_have_ended() -> None:
     trace = [
-        RequestLengths(20.0 * run, 256 * turn, 10, run=f"run {run}", pause=0.1)
+        RequestLengths(20.0 * run, 256 * turn, 10 + run * turn % 5, run=f"run {run}", pause=0.1)
         for run in range(80)
         for turn in (1, 2, 3)
     ]

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from itertools import islice
 
-from scheduler.programs.program import Kind, Program
+from scheduler.programs.program import LEVELS, Kind, Program
 from scheduler.request import Request
 from scheduler.waiting.by_length import Aging
 from scheduler.waiting.prices import Prices
@@ -31,7 +31,7 @@ def predicted(
 
 def program(arrival: float = 0.0, service: float = 0.0, rest: float = 0.0, tokens: int = 0) -> Program:
     """One that has so much behind it, and is expected to go on for one turn of `rest`."""
-    kind = Kind(went_on=[1e6, 0.0] + [0.0] * 8, ended=[1e6] * 10, work=rest)
+    kind = Kind(went_on=[1e6] + [0.0] * (LEVELS - 1), ended=[1e6] * LEVELS, work=rest)
     return Program("", kind, arrival, turns=1, open=1, service=service, tokens=tokens)
 
 
