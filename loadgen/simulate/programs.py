@@ -1,6 +1,6 @@
 """Agents' runs of a trace. A turn comes a pause after the answer before."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from loadgen.workload.lengths import RequestLengths
@@ -24,13 +24,10 @@ def list_following(trace: Sequence[RequestLengths], turns: int) -> Mapping[int, 
     """The place of each one's next turn."""
     if turns > 1:
         return {place: place + 1 for place in range(len(trace) - 1) if (place + 1) % turns}
-    return dict(_follow_runs(trace))
-
-
-def _follow_runs(trace: Sequence[RequestLengths]) -> Iterator[tuple[int, int]]:
-    last: dict[str, int] = {}
+    last, following = dict[str, int](), dict[int, int]()
     for place, one in enumerate(trace):
         if one.run in last:
-            yield last[one.run], place
+            following[last[one.run]] = place
         if one.run:
             last[one.run] = place
+    return following

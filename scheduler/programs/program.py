@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right, insort
+from bisect import bisect_right
 from collections import deque
 from dataclasses import dataclass, field
 from math import ceil, exp, log, sqrt
@@ -30,7 +30,7 @@ class Kind:
     patience: float = SHORTEST  # seconds without a call after which a program has ended
     seconds: float = 0.0  # mean from a turn to the next
     errors: list[float] = field(default_factory=list)  # logarithms of true by estimated ends, sorted
-    _errors: deque[float] = field(default_factory=deque)  # as they came
+    _errors: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT))  # as they came
     _turns: int = 0
     _gaps: int = 0
     idle: deque[tuple[float, Program]] = field(default_factory=lambda: deque(maxlen=RECENT))
@@ -71,15 +71,8 @@ class Kind:
             ended, program = self.idle.popleft()
             if program.ended == ended and not program.open:
                 self.ended[_level(program.turns)] += 1
-                for at, seconds in program.estimates:
-                    if seconds:
-                        self._note_error(log(max(LEAST_GAP, ended - at) / seconds))
-
-    def _note_error(self, error: float) -> None:
-        if len(self._errors) == RECENT:
-            del self.errors[bisect_left(self.errors, self._errors.popleft())]
-        self._errors.append(error)
-        insort(self.errors, error)
+                self._errors.extend(log(max(LEAST_GAP, ended - at) / told) for at, told in program.estimates if told)
+                self.errors = sorted(self._errors)
 
 
 @dataclass(eq=False, slots=True, weakref_slot=True)

@@ -69,7 +69,7 @@ class OutOfTurn(Order):
             self._mean += (work - self._mean) / min(self._came, RECENT)
             self._credit.most = self._slots * self._mean
         self._cheapest.insert(end := _by_end(request, work), request)
-        if _has_turns(request):
+        if self.share and _has_turns(request):
             self._of_programs.insert(end, request)
         if self.keeps and (told := request.expected) is not None and told.waits and told.known:
             self._promised.insert((request.priority, request.promised is None, told.due, request.row_id), request)
@@ -147,10 +147,8 @@ class OutOfTurn(Order):
 
     def _heir(self, oldest: Request, heir: Request, credit: Credit) -> Request:
         """Who takes the oldest's place."""
-        program, work = oldest.program, self._works[oldest]
-        if program is None or oldest not in self._of_programs.keys or oldest.deadline is not None:
-            return oldest
-        if not self.share or oldest.priority != heir.priority:
+        program, work, lenders = oldest.program, self._works[oldest], self._of_programs.keys
+        if program is None or oldest not in lenders or oldest.deadline is not None or oldest.priority != heir.priority:
             return oldest
         root = program.root
         lends = root.lent + work <= LENT * (root.service + self._cheapest.keys[oldest][1])

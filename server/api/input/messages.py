@@ -126,11 +126,10 @@ def as_chat(body: CountBody) -> chat.ChatBody:
     )
     neighbours = groupby(enumerate(body.messages), key=lambda pair: pair[1].role)
     turns = [turn for role, messages in neighbours for turn in _turns(role, messages)]
-    told, system = list[chat.Message](), body.system
+    system = body.system
     if isinstance(system, list):
         system = [one for one in system if one.text is None or not one.text.startswith(BILLING)]
-    if system is not None:
-        told.append(chat.Message("system", join_content(system, "system")))
+    told = [] if system is None else [chat.Message("system", join_content(system, "system"))]
     choice, form = body.tool_choice, None if body.output_config is None else body.output_config.format
     form = form or body.output_format
     sampling: dict[str, Any] = {}
