@@ -10,7 +10,7 @@ from math import ceil, exp, log, sqrt
 RECENT = 1024  # turns in means
 TURNS = sorted({round(1.1**step) for step in range(74)})  # where levels begin, the last's end
 LEVELS = len(TURNS) - 1
-UNSEEN = 0.03  # ends that each level is given, at which as many turns follow again; tried: 0.03 to 1
+UNSEEN = 0.03  # ends that each level is given, at which a third as many turns follow again; tried: 0.02 to 1
 LEAST_GAP = 1e-3  # seconds
 IDLE = 2.33  # standard deviations of the logarithm of gaps, after which a program counts as ended: 1 in 100
 SHORTEST, LONGEST = 1.0, 600.0  # seconds of that
@@ -39,7 +39,7 @@ class Kind:
         """Expected after as many; none before others of the kind went on."""
         left, alive = 0.0, 1.0
         for level in range(_level(turns) if self.went_on[0] else LEVELS, LEVELS):
-            on = self.went_on[level] + UNSEEN * TURNS[level] / 2
+            on = self.went_on[level] + UNSEEN * TURNS[level] / 4
             stays = on / (on + self.ended[level] + UNSEEN)
             within = max(1, TURNS[level + 1] - max(turns, TURNS[level]))
             all_stay = stays**within

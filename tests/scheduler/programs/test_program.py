@@ -32,6 +32,21 @@ def test_a_first_program_expects_nothing_and_later_ones_what_others_of_the_kind_
     assert new.rest == pytest.approx(70.0, rel=0.05)
 
 
+def test_the_furthest_program_is_not_taken_for_nearly_done_nor_one_before_a_limit_for_half_done() -> None:
+    """Turns that none had reached counted as none to come, and all from 32 to 63 alike."""
+    kind, now = Kind(), 0.0
+    begun = [Program("", kind, now) for _ in range(8)]
+    for turn in range(64):
+        for one in begun:
+            one.begin(turn + 0.1)
+            one.end(10.0, 100, turn + 1.0)
+    assert 10.0 < kind.turns_left(63) < 40.0
+    for _ in range(200):
+        now = run(kind, 60, now) + 10.0
+    kind.settle(now)
+    assert kind.turns_left(59) < 4.0 and kind.turns_left(30) == pytest.approx(30.0, rel=0.1)
+
+
 def test_what_is_expected_of_turns_is_calibrated_where_runs_end_by_chance() -> None:
     """With one run in ten ending at each turn nine more follow, whatever was had."""
     draw, kind, now = random.Random(0), Kind(), 0.0
