@@ -32,9 +32,9 @@ def run_engine(asked: EngineBench) -> int:
 def run_gpu(asked: GpuBench) -> int:
     """Find out what this engine does on a GPU, in some minutes and without a download.
 
-    On a network of random weights, of an 8B's sizes as far as memory goes: whether graphs, flash attention and masks
-    give the same tokens, what a decode step takes to the floor of memory bandwidth, prefill, copies, and transformers'
-    generate beside. Without a GPU a dry run of the same on a tiny network. The exit code is 1 where a part failed.
+    On random weights, of an 8B's size if memory allows: whether graphs, flash attention and masks give the same
+    tokens, what a decode step takes to the floor of memory bandwidth, prefill, copies, and transformers' generate.
+    Without a GPU a tiny dry run. Exits with 1 where a part failed.
     """
     from loadgen.experiments.engine.gpu import run_gpu
 

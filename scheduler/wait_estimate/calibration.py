@@ -1,9 +1,9 @@
 """Calibrated promises: split conformal prediction (Lei et al., JASA 113, 2018) with signed scores in groups.
 
 With a point p and a spread s, an answer that ends after t seconds scores z = ln(t / p) / s; quantiles of a group's
-scores give the low end p·exp(s·z05), the median and the promise p·exp(s·z95). Scores are censored where an answer
-took longer than is known: of what broke off or is overdue by its seconds so far, of what was served only since it was
-due by its promise, else kept promises are the evidence for nearer ones.
+scores give the low end p·exp(s·z05), the median and the promise p·exp(s·z95). Censored are scores of what broke off or
+is overdue, by its seconds so far, and of what was served only since its promise was due, else kept promises would be
+evidence for nearer ones.
 """
 
 from bisect import bisect_left

@@ -23,7 +23,7 @@ ALL_POINTS = 64  # then one a row
 
 @dataclass(frozen=True, slots=True)
 class HeldRows:
-    """Work and time are counted in tokens of a row."""
+    """In tokens of a row."""
 
     ends: NDArray[np.float64]  # of slots taken, ascending
     points: int  # of each slot

@@ -45,11 +45,10 @@ def add_parser(subparsers: Subparsers) -> None:
 
 
 def run(config: Whatif) -> int:
-    """Tell which strategy would have served the journal's requests better.
+    """Find which strategy would have served the journal's requests better.
 
-    Replays the newest requests that the server recorded (when they came, how long they were; no texts) under every
-    strategy and on other sizes of machine, with the prices that were learned on this one, and says what would have
-    served them better, beside the simulator's error on these very requests. Settings of the server are read as
+    Replays the newest recorded requests (times and lengths, no texts) under every strategy and on other
+    sizes of machine, at prices learned on this one, with the simulator's error on them. Settings are read as
     `lengthwise serve` reads them.
 
     Example: lengthwise whatif
