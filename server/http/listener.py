@@ -7,7 +7,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from functools import partial
 from ssl import SSLContext
 from typing import cast
 
@@ -70,7 +69,9 @@ class Connection(web.RequestHandler):
     def connection_lost(self, exc: BaseException | None) -> None:
         self._listener.connections -= 1
         self._let_go()
-        self._listener.leaving.add(partial(super().connection_lost, exc))  # thousands may leave at once
+        turn = asyncio.get_running_loop().create_future()
+        turn.add_done_callback(lambda _: super(Connection, self).connection_lost(exc))
+        self._listener.leaving.add(lambda: turn)  # thousands may leave at once, and wake their handlers
 
     def pause_writing(self) -> None:
         """Time out a client that does not read."""

@@ -7,15 +7,19 @@ import ssl
 import subprocess
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Iterable
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import aiohttp
 import orjson
 import pytest
+from aiohttp import web
 
 from engine.messages import FinishReason, RowSpec, RowUpdate
 from models.errors import UserError
+from scheduler.stream import AT_ONCE
 from server.config import FrontConfig
 from server.http import listener
 from server.http.front import Front, tls_context
@@ -25,6 +29,7 @@ from server.process.life import listen
 from server.settings import ConfigError
 from tests.certificates import make_certificate
 from tests.server.fakes import ANSWER, PlayedDispatcher, fake_service, played_dispatcher
+from tests.server.gateway.backends import until
 from tests.server.live import Live, chat_body, live_server, raw_post, text_of
 
 CHAT = "/v1/chat/completions"
@@ -51,6 +56,34 @@ async def test_half_a_header_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None
                 writer.write(sent)
                 answer = await reader.read()
                 assert answer.count(b"HTTP/1.1 200 ") == sent.count(LIVE)
+
+
+async def test_of_many_that_leave_at_once_few_are_let_go_in_a_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """2,048 handlers that were cancelled in few turns kept the event loop for 230 ms."""
+    loop, turns, leave = asyncio.get_running_loop(), Counter[int](), web.RequestHandler.connection_lost
+    turn = 0
+
+    def tick() -> None:
+        nonlocal turn
+        turn += 1
+        loop.call_soon(tick)
+
+    def note(self: web.RequestHandler, exc: BaseException | None) -> None:
+        turns[turn] += 1
+        leave(self, exc)
+
+    monkeypatch.setattr(web.RequestHandler, "connection_lost", note)
+    made = list[asyncio.BaseTransport]()
+    monkeypatch.setattr(listener, "_bound_silence", lambda transport, seconds: made.append(transport))
+    async with live_server() as live, AsyncExitStack() as stack:
+        for _ in range(64):
+            await stack.enter_async_context(live.connect())
+        await until(lambda: len(made) == 64)
+        tick()
+        for transport in made:
+            transport.close()
+        await until(lambda: turns.total() == 64)
+    assert max(turns.values()) <= AT_ONCE
 
 
 def huge(request: RowSpec) -> Iterable[RowUpdate]:
