@@ -48,8 +48,8 @@ def run(config: Whatif) -> int:
     """Find which strategy would have served the journal's requests better.
 
     Replays the newest recorded requests (times and lengths, no texts) under every strategy and on other
-    sizes of machine, at prices learned on this one, with the simulator's error on them. Settings are read as
-    `lengthwise serve` reads them.
+    sizes of machine, at prices learned on this one, with the simulator's error on them. Settings are those
+    of `lengthwise serve`.
 
     Example: lengthwise whatif
     """
