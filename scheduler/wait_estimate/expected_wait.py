@@ -52,16 +52,17 @@ class ExpectedWait:
         self._by_arrival: tuple[float, ArrivalComparison | None] = -inf, None  # when made
         self._load = NodeLoad(-inf, 0.0, self._prices())
         self._stuck = False  # anything but background requests had to wait at the latest dispatch
-        self._held: HeldRows | None = None  # valid until held rows change
+        self._serving: list[Worker] | None = None
+        self._held: HeldRows | None = None  # both until rows change
 
     def dispatched(self, *, stuck: bool) -> None:
         """After a dispatch: whether any had to stay in line."""
-        self._stuck, self._held = stuck, None
+        self._stuck, self._held, self._serving = stuck, None, None
         self._speed.observe(self._rows(), self._decoding(), self._now())
 
     def made(self, tokens: int, decoded: int, read: int, begun: int) -> None:
         """Tokens made, of these by rows past their first, and prompt tokens prefilled, some begun."""
-        prices, self._held = self._prices(), None
+        prices, self._held, self._serving = self._prices(), None, None
         work = tokens + prices.prompt * read + prices.entry * begun
         self._speed.observe(self._rows(), self._decoding(), self._now(), decoded, work)
 
@@ -245,15 +246,18 @@ class ExpectedWait:
         if self._held is None:
             live = self._live()
             requests = [request for worker in live for request in worker.requests.values()]
-            prices, typical = self._prices(), self._speed.mean_length
-            self._held = HeldRows.of(requests, _slots(live), self.free_slots, prices, typical)
+            slots, typical = _slots(live), self._speed.mean_length
+            free = 0 if self._stuck else max(0, slots - len(requests))
+            self._held = HeldRows.of(requests, slots, free, self._prices(), typical)
         return self._held
 
     def _decoding(self) -> int:
         return sum(generates(request) for worker in self._workers for request in worker.requests.values())
 
     def _live(self) -> list[Worker]:
-        return [worker for worker in self._workers if worker.serves]
+        if self._serving is None:
+            self._serving = [worker for worker in self._workers if worker.serves]
+        return self._serving
 
     def _usual_rows(self) -> int:
         return sum(worker.rows for worker in self._live()) if self._stuck else _slots(self._live())

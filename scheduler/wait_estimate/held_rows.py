@@ -37,7 +37,7 @@ class HeldRows:
     def of(cls, held: Iterable[Request], slots: int, free: int, prices: Prices, typical: float | None) -> HeldRows:
         """Milliseconds for a thousand."""
         rows = sorted(held, key=generates, reverse=True)
-        prompts = [request.unread for request in rows if not generates(request) and request.needs_prefill]
+        prompts = [request.unread for request in rows if request.needs_prefill]
         points = max(1, min(POINTS, ALL_POINTS // (len(rows) + 1)))
         ends = [end for request in rows[:slots] for end in likely_lengths(request, points, typical)]
         return cls(

@@ -105,9 +105,10 @@ class _Relay:
             await self._read_on()
             self._end(None if self.answer.status == 200 else f"status {self.answer.status}")
         except aiohttp.ClientError as error:
-            over = self.passage.over
+            over, transport = self.passage.over, self.request.transport
+            gone = transport is None or transport.is_closing()  # which raises alike
             fault = self.passage.failure() if over else ApiError(502, "the backend broke off", code="backend_failed")
-            self._end(f"the backend broke off: {error}", broken=not over)
+            self._end(f"{'the client' if gone else 'the backend'} broke off: {error}", broken=not (over or gone))
             await _break_off(response, fault, streams=self.streams, done=DONE in b"".join(self.tail))
         return response
 
