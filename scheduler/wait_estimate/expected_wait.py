@@ -28,7 +28,7 @@ SHARES = (LOW, 0.5, COVERAGE)  # quantiles of a length
 
 UNKNOWN_FACTOR = 3.0  # half width, as a factor, where only a number is known
 
-FARTHEST, WIDEST = 30 * 86400.0, 30.0  # seconds; log of a factor
+FARTHEST, WIDEST = 30 * 86400.0, 5.0  # seconds; log of a factor
 
 NEARER = 0.8  # share of the time left until a promise, below which it is promised again
 

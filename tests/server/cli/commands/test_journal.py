@@ -22,7 +22,7 @@ run = partial(run_command, journal_command.add_parser, "journal")
 def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The journal of a server that has served three requests, one of them just now, and a batch."""
     monkeypatch.setenv("LENGTHWISE_CACHE", str(tmp_path))
-    served = ((1.0, 111), (2.0, 222), (time.time(), 333))
+    served = ((1.0, 30111), (2.0, 30222), (time.time(), 30333))
     entries = (request_entry(at, generated=generated) for at, generated in served)
     return written(tmp_path / "journal" / "journal.sqlite3", *entries).path
 
@@ -30,7 +30,7 @@ def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_show_prints_the_newest(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run("show", "-n", "2") == 0
     out = capsys.readouterr().out
-    assert "222" in out and "333" in out and "111" not in out
+    assert "30222" in out and "30333" in out and "30111" not in out
     assert all(word in out for word in ("magnus", "stop", "forest", "0.750 s", "1.500 s"))
 
 
@@ -38,13 +38,13 @@ def test_export_writes_jsonl(path: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert run("export", "--since", "1h") == 0
     (line,) = capsys.readouterr().out.splitlines()
     row = json.loads(line)
-    assert (row["generated"], row["features"], row["predicted"]) == (333, [0.5, 2.0], 30.5)
+    assert (row["generated"], row["features"], row["predicted"]) == (30333, [0.5, 2.0], 30.5)
 
 
 def test_export_writes_csv(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run("export", "--format", "csv") == 0
     rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
-    assert [row["generated"] for row in rows] == ["111", "222", "333"]
+    assert [row["generated"] for row in rows] == ["30111", "30222", "30333"]
     assert (rows[0]["features"], rows[0]["instruction"]) == ("0.5 2.0", "")
 
 
@@ -66,7 +66,7 @@ def test_prune_deletes_by_age_and_number(path: Path, capsys: pytest.CaptureFixtu
     assert run("prune", "--keep", "2") == 0
     assert capsys.readouterr().out == "1 entries deleted\n"
     assert run("prune", "--older-than", "1d") == 0
-    assert [one.generated for one in read(path)] == [333]
+    assert [one.generated for one in read(path)] == [30333]
 
 
 def test_prune_wants_to_know_what(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
