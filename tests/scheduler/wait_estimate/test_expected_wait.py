@@ -145,7 +145,7 @@ def test_before_anything_was_measured_nobody_can_say() -> None:
     assert queue.dispatcher.waits.retry_after() == 1.0
 
 
-def test_no_score_takes_a_promise_beyond_a_month(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_score_takes_a_promise_far_beyond_its_estimate(monkeypatch: pytest.MonkeyPatch) -> None:
     """After a stall of its backend a gateway promised the year 2028, then no date at all."""
     monkeypatch.setattr(Calibration, "find_scores", lambda *_: (-1e9, 0.0, 1e9))
     queue = Queue(rows=2)
@@ -154,7 +154,7 @@ def test_no_score_takes_a_promise_beyond_a_month(monkeypatch: pytest.MonkeyPatch
     for _ in range(12):
         queue.second()
     expected = queue.dispatcher.waits.expect(request(9))
-    assert (expected.low, expected.high) == (0.0, 30 * 86400)
+    assert expected.low == 0.0 and expected.point < expected.high < 150 * expected.point
 
 
 def test_a_promise_is_given_where_credit_lets_it_go_first_and_the_time_offered_else_is_given() -> None:
