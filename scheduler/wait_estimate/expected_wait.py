@@ -231,6 +231,8 @@ class ExpectedWait:
         own = prices.read_work(request.unread)
         if ahead.place < free:
             return prices.unit * (own + held.unread + prices.read_work(ahead.unread, ahead.place))
+        if not held.staged:
+            return prices.unit * own
         work, seconds = self._work_of(ahead) or 0.0, self._speed.seconds_per_step(self._usual_rows()) or 0.0
         staged = held.until_slot(ahead.place, work) - held.until_taken(ahead.place, work)
         return max(staged * seconds, prices.unit * own)

@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 from itertools import chain, islice
 from math import inf
 
+from scheduler.programs.program import Program
 from scheduler.remaining_length import PROMPT_TOKEN, work_left
 from scheduler.request import Request
 from scheduler.waiting.credit import Credit
@@ -69,7 +70,7 @@ class OutOfTurn(Order):
             self._mean += (work - self._mean) / min(self._came, RECENT)
             self._credit.most = self._slots * self._mean
         self._cheapest.insert(end := _by_end(request, work), request)
-        if self.share and _has_turns(request):
+        if self.share and _find_run(request) is not None:
             self._of_programs.insert(end, request)
         if self.keeps and (told := request.expected) is not None and told.waits and told.known:
             self._promised.insert((request.priority, request.promised is None, told.due, request.row_id), request)
@@ -165,7 +166,7 @@ class OutOfTurn(Order):
     def ahead_of_newcomer(self, request: Request, by_key: QueueAhead, now: float) -> QueueAhead:
         """Cheaper ones, and what must pay for them."""
         work = work_left(request)
-        if _has_turns(request) and self.share:
+        if self.share and _find_run(request) is not None:
             ours, better = (
                 self._of_programs.ahead((request.priority, *end)) for end in ((inf,), _by_end(request, work)[1:])
             )
@@ -208,12 +209,13 @@ def _goes_first(request: Request) -> bool:
     return request.expected is not None and request.expected.first
 
 
-def _has_turns(request: Request) -> bool:
-    """Or others of its kind had, else it is no program's."""
-    return request.program is not None and request.program.kind.went_on[0] > 0
+def _find_run(request: Request) -> Program | None:
+    """None where no program of its kind went on."""
+    program = request.program
+    return program if program is not None and program.kind.went_on[0] else None
 
 
 def _by_end(request: Request, work: float) -> Key:
-    if request.program is not None and _has_turns(request):
-        work += request.program.rest
+    if (program := _find_run(request)) is not None:
+        work += program.rest
     return (request.priority, work, request.times.arrival, request.row_id)
