@@ -37,6 +37,11 @@ class NotWhole(Exception):
     """The stream does not make a whole answer."""
 
 
+def has_left(request: web.Request) -> bool:
+    """Writing to its client raises what a broken backend raises."""
+    return request.transport is None or request.transport.is_closing()
+
+
 async def relay(
     request: web.Request,
     answer: aiohttp.ClientResponse,
@@ -105,8 +110,7 @@ class _Relay:
             await self._read_on()
             self._end(None if self.answer.status == 200 else f"status {self.answer.status}")
         except aiohttp.ClientError as error:
-            over, transport = self.passage.over, self.request.transport
-            gone = transport is None or transport.is_closing()  # which raises alike
+            over, gone = self.passage.over, has_left(self.request)
             fault = self.passage.failure() if over else ApiError(502, "the backend broke off", code="backend_failed")
             self._end(f"{'the client' if gone else 'the backend'} broke off: {error}", broken=not (over or gone))
             await _break_off(response, fault, streams=self.streams, done=DONE in b"".join(self.tail))

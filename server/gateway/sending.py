@@ -14,7 +14,7 @@ from server.gateway.asking import BACKENDS, ask
 from server.gateway.backend import Backend
 from server.gateway.health import FAULTS, REFUSED
 from server.gateway.passage import ProxiedCall
-from server.gateway.relay import NotWhole, relay
+from server.gateway.relay import NotWhole, has_left, relay
 from server.http.proxy import replied_headers
 
 RETRIES = 2  # a call that backends fail on could be what makes them
@@ -56,6 +56,8 @@ async def send_call(request: web.Request, body: bytes, passage: ProxiedCall) -> 
                 raise passage.failure() from None
             if isinstance(error, asyncio.CancelledError) and (task := asyncio.current_task()) and task.cancelling():
                 raise
+            if has_left(request):
+                raise ConnectionResetError("the client is gone") from None
             if isinstance(error, TimeoutError) and not isinstance(error, aiohttp.ClientError):
                 backend.rest("sent no byte within --first-byte-timeout")
             if not isinstance(error, UNSENT):

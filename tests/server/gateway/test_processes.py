@@ -79,7 +79,7 @@ async def test_calls_that_are_aborted_leave_nothing() -> None:
             answers = await asyncio.gather(*(session.post(f"{before.url}{PATH}", json=body) for _ in range(80)))
             assert {answer.status for answer in answers} == {200}
             await asyncio.gather(*(answer.read() for answer in answers))
-            assert 4 <= await slots(session, before) <= 12  # steps are shorter than the lag of a first byte
+            assert 4 <= await slots(session, before) <= 20  # steps are shorter than the lag of a first byte
 
 
 @pytest.mark.timeout(600 if FAULTS else 240)
