@@ -136,14 +136,19 @@ class ExpectedWait:
         middle, high = self._lengths(request)
         own = max(LEAST_SECONDS, self._entry_seconds(request, ahead, free) + middle * seconds)
         point = own + (wait if first else wait / (1 - self._waiting.order.share))
+        most = point + max(0.0, request.sampling.max_tokens - middle) * seconds
         lengths = log(max(1.0, high / max(middle, 1.0)))
         spread, own_spread = (spread_of(each, own, lengths) for each in (point, own))
+        sure = spread_of(most, own + most - point, 0.0)
         in_all = self._seconds(total, free) if ahead.place >= free and not first else None
         share = wait / in_all if in_all else -1.0
         limited = middle >= request.sampling.max_tokens
         group = None if request.in_background else self._calibration.find_group(middle, share, limited=limited)
         scores = self._calibration.find_scores(group, now, coverage or request.coverage)
-        low, median, promise = (min(FARTHEST, point * exp(min(WIDEST, spread * score))) for score in scores)
+        low, median, promise = (
+            min(FARTHEST, point * exp(min(WIDEST, spread * score)), most * exp(min(WIDEST, sure * score)))
+            for score in scores  # no end is farther than that of an answer that `max_tokens` surely ends
+        )
         return Expected(now, ahead.place, wait, own, point, spread, own_spread, low, median, promise, group, waits)
 
     def tell_again(self, request: Request) -> bool:

@@ -20,6 +20,7 @@ from engine.kv.prefix_cache import CHUNK, PrefixCache
 from engine.kv.row_kv import RowKv
 from engine.lifecycle import Lifecycle
 from engine.measure.probe import probe
+from engine.measure.timing import Timing
 from engine.messages import Deliver, Entry, ExecutorInfo
 from engine.row import Row
 from engine.sampling.grammar import Grammars
@@ -62,6 +63,7 @@ class Loaded:
     prefixes: PrefixCache[Any]
     grammars: GrammarCompiler | None
     conditions: Conditions  # of the executors' runs
+    steps: tuple[Timing, ...]  # measured while loading
     token_features: TokenFeatures | None
     shares_cores: bool  # executors compute on the predictor's cores
 
@@ -69,7 +71,8 @@ class Loaded:
 def load_engine(config: ServeConfig, deliver: Deliver) -> Loaded:
     """Executors' threads are not started. Raises CatalogError, LoadError and TextError."""
     models, text = load_models(config)
-    config = replace(config, max_num_seqs=choose_slots(config, models[0], text, default_cache()))
+    chosen = choose_slots(config, models[0], text, default_cache())
+    config = replace(config, max_num_seqs=chosen.slots)
     store: HostStore[Row] = HostStore(devices.swap_bytes(config))
     prefixes: PrefixCache[RowKv] = PrefixCache(devices.prefix_cache_bytes(config))
     grammars = Grammars(text.to_json, text.vocab_size, models[0].end_token_ids)
@@ -88,6 +91,7 @@ def load_engine(config: ServeConfig, deliver: Deliver) -> Loaded:
         prefixes=prefixes,
         grammars=compiler,
         conditions=devices.conditions_of(config, first),
+        steps=chosen.steps,
         token_features=TokenFeatures.of(token_embeddings(first)) if choose_predictor(config) is Length.OWN else None,
         shares_cores=first.device.type == "cpu",
     )
@@ -228,6 +232,7 @@ def load_virtual(machine: Machine, config: ServeConfig, deliver: Deliver) -> Loa
         prefixes=prefixes,
         grammars=None,
         conditions=Conditions(config.model, "none", "none", config.device, 0, chunk),
+        steps=(),
         token_features=TokenFeatures.hashed(text.vocab_size) if choose_predictor(config) is Length.OWN else None,
         shares_cores=False,
     )

@@ -5,7 +5,6 @@ import os
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
-from functools import partial
 from math import inf
 from pathlib import Path
 from typing import Annotated
@@ -15,6 +14,7 @@ import psutil
 import torch
 
 from engine.measure.slots import COLUMNS, ROWS, find_slots
+from engine.measure.timing import Timing
 from models.errors import UserError
 from models.files import replace_file
 from models.machine import usable_cores
@@ -40,18 +40,20 @@ TICK = 0.01  # seconds, resolution of the system's CPU time
 
 class MeasuredSlots(msgspec.Struct, frozen=True):
     slots: Annotated[int, msgspec.Meta(ge=1)]
-    measured_at: str  # ISO 8601
-    others: float  # share of the cores that other work had
+    measured_at: str = ""  # ISO 8601
+    others: float = 0.0  # share of the cores that other work had
+    steps: tuple[Timing, ...] = ()
 
 
 def choose_slots(
     config: ServeConfig, model: LoadedModel, text: Text, cache: Path, clock: Callable[[], float] = time.perf_counter
-) -> int:
+) -> MeasuredSlots:
+    """With the steps that were measured for it, if any."""
     if config.max_num_seqs is not None:
-        return config.max_num_seqs
+        return MeasuredSlots(config.max_num_seqs)
     held = max(1, capacity_tokens(config, model) // COLUMNS)
     if model.device.type == "cuda":
-        return min(held, CUDA_SLOTS)
+        return MeasuredSlots(min(held, CUDA_SLOTS))
     kernels = "compiled" if model.reads_exactly else "torch"
     conditions = conditions_of(config, model)
     path = cache / "slots" / f"{digest(conditions)}-{kernels}.json"
@@ -72,7 +74,7 @@ def choose_slots(
             if held >= ROWS[-1]:  # else limited by memory, which may grow
                 _keep(path, measured)
         kept = kept or measured
-    return min(held, kept.slots)
+    return msgspec.structs.replace(kept, slots=min(held, kept.slots))
 
 
 def _measure(
@@ -81,13 +83,19 @@ def _measure(
     profiler = open_profiler(config, model, text, most, most * COLUMNS, clock)
     threads = torch.get_num_threads()
     torch.set_num_threads(torch_threads(config, model))
-    began, others = time.monotonic(), others_seconds()
+    began, others, steps = time.monotonic(), others_seconds(), list[Timing]()
+
+    def step(rows: int) -> float:
+        steps.append(Timing(rows, COLUMNS, profiler.quickest_step(rows, COLUMNS)))
+        return steps[-1].seconds
+
     try:
-        found = find_slots(partial(profiler.quickest_step, length=COLUMNS), most, TIME_LIMIT, profiler.now)
+        found = find_slots(step, most, TIME_LIMIT, profiler.now)
     finally:
         torch.set_num_threads(threads)
     share = (others_seconds() - others) / (max(time.monotonic() - began, TICK) * usable_cores())
-    return MeasuredSlots(found.rows, datetime.now(UTC).isoformat(timespec="seconds"), max(0.0, share)), found.complete
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    return MeasuredSlots(found.rows, now, max(0.0, share), (*steps,)), found.complete
 
 
 def others_seconds() -> float:

@@ -1,4 +1,4 @@
-"""A llama checkpoint with the same function, whose weights lie on no grid: `python -m tests.tools.off_grid MODEL FOLDER`.
+"""A llama checkpoint with the same function on no grid: `python -m tests.tools.off_grid MODEL FOLDER`.
 
 Norms' gains go into the layers behind them; a random rotation R of the residual stream then cancels, since
 rms_norm(x R) = rms_norm(x) R without gains: what reads the stream becomes W R, what writes it R^T W.
@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaForCausalLM
+from transformers import AutoTokenizer, LlamaForCausalLM
 
 from models.catalog.catalog import Catalog
 
@@ -41,13 +41,14 @@ def rotate(network: LlamaForCausalLM) -> None:
 def main() -> None:
     source, target = Catalog().resolve(sys.argv[1]), Path(sys.argv[2])
     torch.manual_seed(0)
-    network, tokenizer = AutoModelForCausalLM.from_pretrained(source), AutoTokenizer.from_pretrained(source)
+    network, tokenizer = LlamaForCausalLM.from_pretrained(source, dtype=torch.float64), AutoTokenizer.from_pretrained(source)
     tokens = tokenizer("The same function, on other weights.", return_tensors="pt")
-    network = network.double()
     before = network(**tokens).logits
     rotate(network)
     print(f"largest change of a logit: {(network(**tokens).logits - before).abs().max():.1e}")
-    network.float().save_pretrained(target)
+    for each in network.parameters():
+        each.data = each.data.to(torch.float32)
+    network.save_pretrained(target)
     tokenizer.save_pretrained(target)
 
 

@@ -2,6 +2,7 @@
 
 import random
 
+import numpy as np
 import pytest
 
 from engine.messages import FinishReason, RowUpdate, StepReport
@@ -9,6 +10,7 @@ from engine.sampling.params import SamplingParams
 from scheduler.assembly import assemble
 from scheduler.batching.batcher import BatchLimits
 from scheduler.dispatcher import Dispatcher
+from scheduler.length.prediction import LengthDistribution
 from scheduler.remaining_length import remaining_length
 from scheduler.request import Request, Unpromised
 from scheduler.strategy import STRATEGIES
@@ -155,6 +157,21 @@ def test_no_score_takes_a_promise_far_beyond_its_estimate(monkeypatch: pytest.Mo
         queue.second()
     expected = queue.dispatcher.waits.expect(request(9))
     assert expected.low == 0.0 and expected.point < expected.high < 150 * expected.point
+
+
+def test_no_answer_is_promised_far_beyond_what_its_limit_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A new server promised 45 s for at most 200 tokens that take 6."""
+    monkeypatch.setattr(Calibration, "find_scores", lambda *_: (-1.0, 0.0, 3.0))
+    queue = Queue(rows=2)
+    for length in (15, 15, 6):
+        queue.submit(length, predicted=length)
+    for _ in range(12):
+        queue.second()
+    short, sure = request(9, max_tokens=20), request(9, max_tokens=20)
+    short.distribution = LengthDistribution.of(np.array([2, 3, 500]), np.array([0.4, 0.4, 0.2]))
+    sure.distribution = LengthDistribution.certain(20)
+    limited, longest = (queue.dispatcher.waits.expect(one) for one in (short, sure))
+    assert limited.point < longest.point / 2 and limited.high == pytest.approx(longest.high)
 
 
 def test_a_promise_is_given_where_credit_lets_it_go_first_and_the_time_offered_else_is_given() -> None:

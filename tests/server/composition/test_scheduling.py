@@ -140,6 +140,14 @@ def test_a_server_begins_with_what_an_earlier_one_has_learned_up_to_its_end(cach
     assert learn_steps(CONDITIONS, inline).machine.model == kept.model
 
 
+def test_steps_measured_while_loading_tell_a_new_server_what_many_rows_take(cache: Path) -> None:
+    """What one request takes was promised to each of twenty."""
+    learning = learn_steps(CONDITIONS, inline, tuple(Timing(rows, 60, 0.04 + 0.005 * rows) for rows in (8, 16, 32)))
+    serve(learning, 5)  # two rows, 0.05 s
+    assert learning.machine.model is not None
+    assert learning.machine.model.iteration(20.0, 60.0) == pytest.approx(0.14, rel=0.05)
+
+
 def test_one_that_has_served_nothing_keeps_nothing(cache: Path) -> None:
     learn_steps(CONDITIONS, inline).close()
     assert load_profile(cache, CONDITIONS, learned=True) is None

@@ -43,15 +43,16 @@ def test_machines_are_measured_once(
 ) -> None:
     device, asked = Device(flat_beyond_32), config_of(tiny_folder)
     model = faulty(tiny_model, device.run)
-    assert choose_slots(asked, model, tiny_text, tmp_path, device.clock) == 32
+    assert choose_slots(asked, model, tiny_text, tmp_path, device.clock).slots == 32
     assert max(rows for rows, _, _ in device.passes) == 64 and all(decodes for _, _, decodes in device.passes)
     (kept,) = (tmp_path / "slots").iterdir()
     device.passes.clear()
-    assert choose_slots(asked, model, tiny_text, tmp_path, device.clock) == 32 and not device.passes
+    assert choose_slots(asked, model, tiny_text, tmp_path, device.clock).slots == 32 and not device.passes
     told = json.loads(kept.read_bytes())
+    assert [step["rows"] for step in told["steps"]] == [8, 16, 32, 64]
     assert datetime.fromisoformat(told["measured_at"]).tzinfo and told["others"] == 0
     kept.write_text(json.dumps(told | {"slots": 64}))
-    assert choose_slots(asked, model, tiny_text, tmp_path, device.clock) == 64, "what is kept decides"
+    assert choose_slots(asked, model, tiny_text, tmp_path, device.clock).slots == 64, "what is kept decides"
 
 
 def test_a_number_that_measuring_had_no_time_to_find_is_for_one_run(
@@ -60,7 +61,7 @@ def test_a_number_that_measuring_had_no_time_to_find_is_for_one_run(
     """A busy machine's first start kept 32, which was then read at all later ones."""
     busy, quiet = Device(lambda rows, columns, decodes: 2.0), Device(flat_beyond_32)
     model = faulty(tiny_model, busy.run)
-    assert choose_slots(config_of(tiny_folder), model, tiny_text, tmp_path, busy.clock) == 32
+    assert choose_slots(config_of(tiny_folder), model, tiny_text, tmp_path, busy.clock).slots == 32
     assert not (tmp_path / "slots").exists() and "took more than 3 s" in caplog.text
     choose_slots(config_of(tiny_folder), faulty(tiny_model, quiet.run), tiny_text, tmp_path, quiet.clock)
     assert quiet.passes and len(list((tmp_path / "slots").iterdir())) == 1
@@ -87,9 +88,9 @@ def test_a_file_that_is_broken_or_cannot_be_written_keeps_nothing_from_starting(
     (kept,) = (tmp_path / "slots").iterdir()
     for broken in ("{", "32", '{"slots": 0, "measured_at": "", "others": 0}'):
         kept.write_text(broken)
-        assert choose_slots(config_of(tiny_folder), model, tiny_text, tmp_path, device.clock) == 32
+        assert choose_slots(config_of(tiny_folder), model, tiny_text, tmp_path, device.clock).slots == 32
     (tmp_path / "file").touch()
-    assert choose_slots(config_of(tiny_folder), model, tiny_text, tmp_path / "file", device.clock) == 32
+    assert choose_slots(config_of(tiny_folder), model, tiny_text, tmp_path / "file", device.clock).slots == 32
     told = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
     assert len(told) == 5 and "measured again" in told[0] and "at the next start" in told[-1]
 
@@ -115,7 +116,7 @@ def test_a_start_beside_other_work_counts_until_a_quiet_one(
         device = Device(fastest_at(most))
         found = choose_slots(config_of(tiny_folder), faulty(tiny_model, device.run), tiny_text, tmp_path, device.clock)
         measured.append(bool(device.passes))
-        return found
+        return found.slots
 
     measured: list[bool] = []
     assert start(8, busy=1e3) == 8 and "other work: the next start measures again" in caplog.text
@@ -143,7 +144,7 @@ def test_they_are_measured_again_where_what_was_learned_disagrees(
     write_profile(tmp_path, found, learned=True)
     faster = Device(fastest_at(64))
     model = faulty(tiny_model, faster.run)
-    assert choose_slots(asked, model, tiny_text, tmp_path, faster.clock) == (64 if again else 32)
+    assert choose_slots(asked, model, tiny_text, tmp_path, faster.clock).slots == (64 if again else 32)
     assert bool(faster.passes) is again
 
 
@@ -158,13 +159,13 @@ def test_the_time_of_others_is_what_our_cores_had_and_we_had_not(monkeypatch: py
 def test_memory_bounds_them_unkept(tiny_folder: Path, tiny_model: LoadedModel, tiny_text: Text, tmp_path: Path) -> None:
     device = Device(lambda rows, columns, decodes: 0.01)
     asked = config_of(tiny_folder, kv_cache_memory=20 * 128 * tiny_model.kv.bytes_per_token / 2**30)
-    assert choose_slots(asked, faulty(tiny_model, device.run), tiny_text, tmp_path, device.clock) == 16
+    assert choose_slots(asked, faulty(tiny_model, device.run), tiny_text, tmp_path, device.clock).slots == 16
     assert not (tmp_path / "slots").exists()
 
 
 def test_a_number_that_is_given_and_cuda_are_not_measured(tmp_path: Path) -> None:
     cuda: Any = SimpleNamespace(device=SimpleNamespace(type="cuda"), kv=SimpleNamespace(bytes_per_token=2**20))
     text: Any = None
-    assert choose_slots(config_of(tmp_path, max_num_seqs=7), cuda, text, tmp_path) == 7
-    assert choose_slots(config_of(tmp_path, kv_cache_memory=100.0), cuda, text, tmp_path) == CUDA_SLOTS == 256
-    assert choose_slots(config_of(tmp_path, kv_cache_memory=2.0), cuda, text, tmp_path) == 16
+    assert choose_slots(config_of(tmp_path, max_num_seqs=7), cuda, text, tmp_path).slots == 7
+    assert choose_slots(config_of(tmp_path, kv_cache_memory=100.0), cuda, text, tmp_path).slots == CUDA_SLOTS == 256
+    assert choose_slots(config_of(tmp_path, kv_cache_memory=2.0), cuda, text, tmp_path).slots == 16
