@@ -162,6 +162,7 @@ def measure(
         ),
         "median_ttft_by_turn_ms": [1000 * seconds for seconds in _median_ttfts(completed)],
         **judge((one.foretold, one.end - one.sent) for one in completed if one.foretold),
+        **judge_promises((one.foretold.high, one.end - one.sent) for one in completed if one.foretold),
         **measure_runs([*map(Turn.of, completed)]),
     }
     for name in metrics:

@@ -110,3 +110,5 @@ def test_ends_that_were_foretold_are_judged_by_shares_of_the_true_time() -> None
         "promised_ratio": 1.0,
     }
     assert judge([]) == judge_promises([]) == {}
+    found = measure([replace(completed((end,), tokens=1), foretold=told) for end in (4.0, 8.0)], 8.0)
+    assert found["foretold_inside"] == found["promises_kept"] == 1 / 2
