@@ -18,6 +18,7 @@ from server.dashboard.snapshot import rounded
 from server.version import VERSION
 
 MOST_WAITERS = 40  # of the queue
+MOST_SENT = 4  # of them, to executors: they have no place
 MOST_CLIENTS = 12
 MOST_SERVED = 4096  # remembered
 MOST_NEWS = 4000  # changes waiting for a snapshot
@@ -157,7 +158,7 @@ class DashboardState:
         )
 
     def _queue(self) -> list[snapshot.Waiter]:
-        sent = [*self._dispatcher.table.not_begun][:MOST_WAITERS]
+        sent = self._dispatcher.table.not_begun[:MOST_SENT]
         waiting = self._dispatcher.table.first_in_line(MOST_WAITERS - len(sent))
         return [self._waiter(request) for request in (*sent, *waiting)]
 

@@ -16,7 +16,7 @@ from scheduler.request import Request
 from scheduler.strategy import STRATEGIES
 from server.api.errors import ApiError
 from server.dashboard.feed import MOST_VIEWERS, Feed
-from server.dashboard.scene import DashboardState
+from server.dashboard.scene import MOST_SENT, DashboardState
 from server.dashboard.snapshot import Stage
 from tests.scheduler.fakes import VirtualClock, port, token
 from tests.server.live import Live, live_server
@@ -28,12 +28,12 @@ SOON = 0.001
 class Theatre:
     """A dispatcher on a clock and an executor that the test plays, and a feed of what happens there."""
 
-    def __init__(self, model: str = "m") -> None:
+    def __init__(self, model: str = "m", rows: int = 2) -> None:
         self.clock = VirtualClock()
         self.feed = Feed(SOON)
         self.requests: list[Request] = []
         parts = assemble(STRATEGIES["baton-pd"], BatchLimits(group_tokens=100, prefill_ahead=0))
-        self.dispatcher = Dispatcher(parts, [port(rows=2)], self.clock, (self.feed,))
+        self.dispatcher = Dispatcher(parts, [port(rows=rows)], self.clock, (self.feed,))
         self.dispatcher.waits.wait = lambda request: 1.5  # type: ignore[method-assign]
         self.feed.show(DashboardState(self.dispatcher, model, "baton-pd", 500))
 
@@ -89,6 +89,18 @@ async def test_a_viewer_is_told_what_serves_and_then_what_happens(theatre: Theat
     assert tick["queue"] == [sent, queued]
     reads = {"reads": 6, "pad_reads": 3, "invalid_reads": 2, "invalid": 2}
     assert tick["totals"] == {"prompt": 4, "generated": 1, "pad": 1, **reads, "cached": 0, "ended": 0, "failed": 0}
+
+
+async def test_what_was_sent_to_executors_leaves_room_for_those_that_have_a_place() -> None:
+    theatre = Theatre(rows=9)
+    for _ in range(12):
+        theatre.submit()
+    theatre.dispatcher.dispatch()
+    async with aclosing(theatre.feed.frames()) as frames:
+        await anext(frames)
+        _, tick = parsed(await anext(frames))
+    assert tick["waiting"] == 12
+    assert [executor for *_, executor in tick["queue"]] == [0] * MOST_SENT + [None] * 3
 
 
 async def test_clients_are_told_apart_once_there_are_two(theatre: Theatre) -> None:
