@@ -41,7 +41,8 @@ def rotate(network: LlamaForCausalLM) -> None:
 def main() -> None:
     source, target = Catalog().resolve(sys.argv[1]), Path(sys.argv[2])
     torch.manual_seed(0)
-    network, tokenizer = LlamaForCausalLM.from_pretrained(source, dtype=torch.float64), AutoTokenizer.from_pretrained(source)
+    network = LlamaForCausalLM.from_pretrained(source, dtype=torch.float64)
+    tokenizer = AutoTokenizer.from_pretrained(source)
     tokens = tokenizer("The same function, on other weights.", return_tensors="pt")
     before = network(**tokens).logits
     rotate(network)

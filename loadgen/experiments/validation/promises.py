@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from statistics import fmean, median
@@ -26,6 +26,7 @@ from loadgen.simulate.prediction import Forecast, read_prediction
 from loadgen.simulate.run import GROUP_TOKENS
 from loadgen.simulate.simulation import fit_parts, prices_of
 from loadgen.workload.lengths import RequestLengths
+from models.progress import Bars
 from scheduler.batching.batcher import BatchLimits
 from scheduler.options import Scheduling
 from scheduler.request import COVERAGE, Request, Unpromised
@@ -177,7 +178,8 @@ def judge_asked(told: Sequence[Told], base: Sequence[Told]) -> tuple[float, ...]
     return 1 - len(given) / len(asked), fmean(one.oracle > WITHIN * one.own for one in before), 1 - kept
 
 
-HEADS = ("", "kept", "estimate", "load", "time", "key", "later", "told / true", "oracle's", "mean JCT, %", "p99, %")
+KEPT = ("kept", "estimate", "queue", "time", "key", "later")
+HEADS = ("", *KEPT, "promised / true", "oracle's", "mean JCT, %", "p99, %")
 ASKED_HEADS = ("refused", "oracle refuses", "broken")
 
 
@@ -200,14 +202,17 @@ def describe(scenario: Scenario) -> str:
     return f"{cell.machine}, {cell.load}, {cell.prediction}, {cell.rho:g}{bursts}{change}"
 
 
-def tabulate(scenarios: Iterable[Scenario]) -> Table:
+def tabulate(scenarios: Sequence[Scenario]) -> Table:
     strategy, rows = STRATEGIES["lengthwise"], []
-    for scenario in scenarios:
-        base = play(scenario, without_promises(strategy))
-        figures = (*judge(play(scenario, strategy), base), *judge_asked(play(scenario, strategy, base), base))
-        rows.append((describe(scenario), *(f"{one:.2f}" for one in figures)))
-    return Table("how told ends come true", HEADS + ASKED_HEADS, tuple(rows))
+    with Bars() as bars:
+        bars.begin("scenarios", len(scenarios))
+        for scenario in scenarios:
+            base = play(scenario, without_promises(strategy))
+            figures = (*judge(play(scenario, strategy), base), *judge_asked(play(scenario, strategy, base), base))
+            rows.append((describe(scenario), *(f"{one:.2f}" for one in figures)))
+            bars.advance()
+    return Table("how promised ends come true", HEADS + ASKED_HEADS, tuple(rows))
 
 
 if __name__ == "__main__":
-    table_console().print(show_table(tabulate(list_scenarios(int(sys.argv[1]) if sys.argv[1:] else 5000))))
+    table_console().print(show_table(tabulate([*list_scenarios(int(sys.argv[1]) if sys.argv[1:] else 5000)])))
