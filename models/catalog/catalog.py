@@ -1,19 +1,17 @@
 """A name -> a verified local folder with safetensors, config and tokenizer.
 
-Names are packaged models, folders, GGUF files, and hub ids `organisation/name[@revision]`, which huggingface_hub
-downloads into its own cache (HF_HUB_OFFLINE, HF_TOKEN).
+Names are packaged models, folders, GGUF files, and hub ids.
 """
 
 import os
 import re
-from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
-from typing import Any
 
 from models.catalog import gguf
 from models.catalog.checkpoint import Admit, Need, read_need, require_checkpoint
-from models.catalog.disk_cache import Origin, find_whole, obtain, read_manifest, remove, require_space
+from models.catalog.disk_cache import Origin, find_whole, obtain, read_manifest, remove
+from models.catalog.hub import HUB_ID, fetch_snapshot
 from models.catalog.packaged import PACKAGED, Fetch, Kind, PackagedModel, fetch_wheel, sha256
 from models.errors import CatalogError
 from models.options import suggest
@@ -153,53 +151,3 @@ class Catalog:
         stem = re.sub(r"[^\w.-]", "_", path.stem).lstrip(".")
         origin = Origin(str(path.resolve()), digest)
         return obtain(self.cache / GGUF_SHELF / f"{stem}-{digest[:16]}", origin, needed, build)
-
-
-HUB_ID = re.compile(r"(?P<repo>[\w.-]+/[\w.-]+)(@(?P<revision>[\w./-]+))?", re.ASCII)
-
-# data only: *.py, *.bin and *.pt can hold code
-WANTED = ("*.safetensors", "*.json", "*.jinja", "*.txt", "*.model", "*.tiktoken")
-
-
-def fetch_snapshot(hub: re.Match[str], admit: Admit) -> Path:
-    """Downloaded if need be; raises CatalogError, and what `admit` raises."""
-    # slow, and for hub ids only
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import DryRunError, HFValidationError
-
-    wanted: dict[str, Any] = {"revision": hub["revision"], "allow_patterns": list(WANTED)}
-    try:
-        with suppress(DryRunError):  # the hub is out of reach: use what is here, or let the download fail
-            _require_fit(hub["repo"], wanted, admit)
-        folder = Path(snapshot_download(hub["repo"], **wanted))
-    except (OSError, HFValidationError) as error:
-        raise CatalogError(_why(hub[0], error)) from error
-    require_checkpoint(folder)
-    return folder
-
-
-def _require_fit(repo: str, wanted: dict[str, Any], admit: Admit) -> None:
-    from huggingface_hub import constants, get_safetensors_metadata, snapshot_download
-    from huggingface_hub.errors import NotASafetensorsRepoError, SafetensorsParsingError
-
-    coming = [file for file in snapshot_download(repo, **wanted, dry_run=True) if file.will_download]
-    if any(file.filename.endswith(".safetensors") for file in coming):
-        require_space(Path(constants.HF_HUB_CACHE), sum(file.file_size or 0 for file in coming), repo, "HF_HOME")
-        # weights in other files are counted once here
-        with suppress(NotASafetensorsRepoError, SafetensorsParsingError):
-            found = get_safetensors_metadata(repo, revision=wanted["revision"])
-            admit(sum(found.parameter_count.values()))
-
-
-def _why(name: str, error: Exception) -> str:
-    from huggingface_hub import errors
-
-    if isinstance(error, errors.GatedRepoError):
-        return f"{name} is gated: accept its terms on its page, then set HF_TOKEN to a token of your account"
-    if isinstance(error, errors.RepositoryNotFoundError):
-        return f"the hub has no model {name}: check the spelling; a private one needs HF_TOKEN"
-    if isinstance(error, errors.RevisionNotFoundError):
-        return f"{name}: the model has no such revision; name a branch, tag or commit that exists"
-    if isinstance(error, (errors.LocalEntryNotFoundError, errors.OfflineModeIsEnabled)):
-        return f"{name} is not downloaded and the hub is out of reach: go online, or unset HF_HUB_OFFLINE"
-    return f"{name} could not be downloaded ({error}): check the network, or name a local folder instead"

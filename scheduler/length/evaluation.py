@@ -7,34 +7,10 @@ from enum import StrEnum
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.messages import FinishReason
 from scheduler.length.features import Ablation, select
 from scheduler.length.forest import Examples, Forest, Growth, grow
-from scheduler.length.oracle import is_replayed
-from scheduler.length.prediction import TAILS, LengthDistribution
-from scheduler.request import Request
-
-TWICE = 2.0
-
-
-def within_twice(predicted: float, generated: float) -> bool:
-    return max(predicted, generated) <= TWICE * min(predicted, generated)
-
-
-def can_be_judged(request: Request, reason: FinishReason) -> bool:
-    """A truncated answer has no true length, and a prediction of max_tokens repeats the client."""
-    whole, predicted = reason is FinishReason.STOP or is_replayed(request.sampling), request.predicted_length
-    return whole and predicted is not None and round(predicted) < request.sampling.max_tokens
-
-
-def is_inside(request: Request) -> bool | None:
-    """Whether a length is in its predicted 90 % interval."""
-    lengths = request.distribution
-    if lengths is None:
-        return None
-    low, high = (round(min(lengths.quantile(share), request.sampling.max_tokens)) for share in TAILS)
-    return low <= request.generated <= high
-
+from scheduler.length.judgment import within_twice
+from scheduler.length.prediction import LengthDistribution
 
 Advance = Callable[[int], None]
 

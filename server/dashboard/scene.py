@@ -8,7 +8,7 @@ import msgspec
 
 from engine.messages import ExecutorDied, FinishReason, Report, StepReport, StepStats
 from scheduler.dispatcher import Dispatcher
-from scheduler.length.evaluation import can_be_judged, is_inside
+from scheduler.length.judgment import can_be_judged, is_inside
 from scheduler.request import Request, State
 from scheduler.waiting.fair import service_had
 from scheduler.worker import Worker

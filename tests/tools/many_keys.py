@@ -13,8 +13,8 @@ import numpy as np
 import psutil
 
 from scheduler.learner import inline
-from scheduler.length.evaluation import within_twice
 from scheduler.length.features import LengthQuery, TokenFeatures
+from scheduler.length.judgment import within_twice
 from scheduler.length.learning import LengthHistory, ServedRow
 from scheduler.length.microbatch import MicroBatcher
 from scheduler.length.online import Answers, CalibratedForest, OnlineForest, fit

@@ -11,7 +11,8 @@ import huggingface_hub
 import pytest
 from huggingface_hub import DryRunFileInfo, errors
 
-from models.catalog.catalog import HUB_ID, WANTED, Catalog
+from models.catalog.catalog import Catalog
+from models.catalog.hub import HUB_ID, WANTED
 from models.errors import CatalogError
 from tests.models.fake_package import FILES
 
