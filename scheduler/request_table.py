@@ -106,6 +106,7 @@ class RequestTable:
                 request.times.assigned = assignment.sent
             worker.requests[request.row_id] = request
             worker.assignments[request.row_id] = assignment
+        self.waits.count_again()
 
     def cancel(self, request: Request) -> None:
         self._batcher.discard(request)
@@ -214,6 +215,7 @@ class RequestTable:
         assignment = worker.assignments.pop(request.row_id)
         assignment.open.discard(request)
         assignment.held.pop(request, None)
+        self.waits.count_again()
 
     def _begin(self, worker: Worker, request: Request, now: float) -> None:
         if request.state is State.ASSIGNED:

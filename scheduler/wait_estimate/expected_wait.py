@@ -55,14 +55,20 @@ class ExpectedWait:
         self._serving: list[Worker] | None = None
         self._held: HeldRows | None = None  # both until rows change
 
+    def count_again(self) -> None:
+        """Rows have come, gone or grown."""
+        self._held = self._serving = None
+
     def dispatched(self, *, stuck: bool) -> None:
         """After a dispatch: whether any had to stay in line."""
-        self._stuck, self._held, self._serving = stuck, None, None
+        self._stuck = stuck
+        self.count_again()
         self._speed.observe(self._rows(), self._decoding(), self._now())
 
     def made(self, tokens: int, decoded: int, read: int, begun: int) -> None:
         """Tokens made, of these by rows past their first, and prompt tokens prefilled, some begun."""
-        prices, self._held, self._serving = self._prices(), None, None
+        self.count_again()
+        prices = self._prices()
         work = tokens + prices.prompt * read + prices.entry * begun
         self._speed.observe(self._rows(), self._decoding(), self._now(), decoded, work)
 
@@ -86,8 +92,7 @@ class ExpectedWait:
     @property
     def free_slots(self) -> int:
         """None are free while any request had to wait at the latest dispatch."""
-        live = self._live()
-        return 0 if self._stuck else max(0, _slots(live) - sum(len(worker.others) for worker in live))
+        return self._find_held().free
 
     def place(self, request: Request) -> int | None:
         """Requests ahead; None when this one does not wait."""
@@ -97,7 +102,7 @@ class ExpectedWait:
     def wait(self, request: Request) -> float | None:
         """Seconds; None when it does not wait, or before any measurement."""
         ahead = self._places.ahead(request, self._now())
-        return None if ahead is None else self._seconds(ahead, self.free_slots)
+        return None if ahead is None else self._seconds(ahead, self._find_held())
 
     def expect(self, request: Request, before: QueueAhead = QueueAhead()) -> Expected:  # noqa: B008 - frozen
         """For a request not yet in the queue, nor those `before` it in its call; promises what was asked for if it can,
@@ -126,21 +131,21 @@ class ExpectedWait:
         first: bool = False,
     ) -> Expected:
         """`first`: none else passes it."""
-        now, total = self._now(), self._waiting.total()
+        now, total, held = self._now(), self._waiting.total(), self._find_held()
         if before.place:
             ahead, total = (each.and_all(before) for each in (ahead, total))
-        waits = total.place >= (free := self.free_slots)
-        wait, seconds = self._seconds(ahead, free), self._token_seconds(ahead, free)
+        waits = total.place >= held.free
+        wait, seconds = self._seconds(ahead, held), self._token_seconds(ahead, held)
         if wait is None or seconds is None:
             return Expected(now, ahead.place, wait, waits=waits)
         middle, high = self._lengths(request)
-        own = max(LEAST_SECONDS, self._entry_seconds(request, ahead, free) + middle * seconds)
+        own = max(LEAST_SECONDS, self._entry_seconds(request, ahead, held, wait) + middle * seconds)
         point = own + (wait if first else wait / (1 - self._waiting.order.share))
         most = point + max(0.0, request.sampling.max_tokens - middle) * seconds
         lengths = log(max(1.0, high / max(middle, 1.0)))
         spread, own_spread = (spread_of(each, own, lengths) for each in (point, own))
         sure = spread_of(most, own + most - point, 0.0)
-        in_all = self._seconds(total, free) if ahead.place >= free and not first else None
+        in_all = self._seconds(total, held) if ahead.place >= held.free and not first else None
         share = wait / in_all if in_all else -1.0
         limited = middle >= request.sampling.max_tokens
         group = None if request.in_background else self._calibration.find_group(middle, share, limited=limited)
@@ -169,7 +174,7 @@ class ExpectedWait:
 
     def newcomer_wait(self) -> float | None:
         """Seconds for a request that joins last; None before any measurement."""
-        return self._seconds(self._waiting.total(), self.free_slots)
+        return self._seconds(self._waiting.total(), self._find_held())
 
     def explain(self, request: Request) -> Explanation | None:
         """None when it does not wait. Looks at the front of the queue only."""
@@ -209,19 +214,18 @@ class ExpectedWait:
         is_guess = request.predicted_length is None and self._speed.answers < COVERAGE / (1 - COVERAGE)
         return middle, most if is_guess else min(most, middle * UNKNOWN_FACTOR)
 
-    def _token_seconds(self, ahead: QueueAhead, free: int) -> float | None:
+    def _token_seconds(self, ahead: QueueAhead, held: HeldRows) -> float | None:
         """None before any measurement."""
-        begins_now = ahead.place < free
+        begins_now = ahead.place < held.free
         return self._speed.seconds_per_token(self._rows() + ahead.place + 1 if begins_now else self._usual_rows())
 
-    def _seconds(self, ahead: QueueAhead, free: int) -> float | None:
-        if ahead.place < free:
+    def _seconds(self, ahead: QueueAhead, held: HeldRows) -> float | None:
+        if ahead.place < held.free:
             return 0.0
         rows, work = self._usual_rows(), self._work_of(ahead)
         seconds = self._speed.seconds_per_step(rows)
         if seconds is None or not rows or work is None:
             return None
-        held = self._find_held()
         return held.until_taken(ahead.place, work) * seconds + self._prices().unit * held.unread
 
     def _iteration_seconds(self, rows: float) -> float:
@@ -231,16 +235,17 @@ class ExpectedWait:
             return 0.0
         return prices.seconds_per_token(rows / len(live), _slots(live) / len(live), self._find_held().tokens)
 
-    def _entry_seconds(self, request: Request, ahead: QueueAhead, free: int) -> float:
-        held, prices = self._find_held(), self._prices()
+    def _entry_seconds(self, request: Request, ahead: QueueAhead, held: HeldRows, wait: float) -> float:
+        """`wait` until it is staged, or takes a slot."""
+        prices = self._prices()
         own = prices.read_work(request.unread)
-        if ahead.place < free:
+        if ahead.place < held.free:
             return prices.unit * (own + held.unread + prices.read_work(ahead.unread, ahead.place))
         if not held.staged:
             return prices.unit * own
         work, seconds = self._work_of(ahead) or 0.0, self._speed.seconds_per_step(self._usual_rows()) or 0.0
-        staged = held.until_slot(ahead.place, work) - held.until_taken(ahead.place, work)
-        return max(staged * seconds, prices.unit * own)
+        until_slot = held.until_slot(ahead.place, work) * seconds + prices.unit * held.unread
+        return max(until_slot - wait, prices.unit * own)
 
     def _work_of(self, ahead: QueueAhead) -> float | None:
         """None without a prediction or any answer."""
@@ -253,9 +258,8 @@ class ExpectedWait:
         if self._held is None:
             live = self._live()
             requests = [request for worker in live for request in worker.requests.values()]
-            slots, typical = _slots(live), self._speed.mean_length
-            free = 0 if self._stuck else max(0, slots - len(requests))
-            self._held = HeldRows.of(requests, slots, free, self._prices(), typical)
+            typical = self._speed.mean_length
+            self._held = HeldRows.of(requests, _slots(live), self._prices(), typical, stuck=self._stuck)
         return self._held
 
     def _decoding(self) -> int:

@@ -6,7 +6,7 @@ ahead starts at the first t at which all slots have begun n + 1.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -34,20 +34,22 @@ class HeldRows:
     tokens: float  # mean of a row
 
     @classmethod
-    def of(cls, held: Iterable[Request], slots: int, free: int, prices: Prices, typical: float | None) -> HeldRows:
-        """Milliseconds for a thousand."""
-        rows = sorted(held, key=generates, reverse=True)
-        prompts = [request.unread for request in rows if request.needs_prefill]
+    def of(
+        cls, held: Sequence[Request], slots: int, prices: Prices, typical: float | None, *, stuck: bool = False
+    ) -> HeldRows:
+        """Milliseconds for a thousand. Background rows make way; no slot is free while others are stuck in line."""
+        rows = sorted((one for one in held if not one.in_background), key=generates, reverse=True)
+        prompts = [request.unread for request in held if request.needs_prefill]
         points = max(1, min(POINTS, ALL_POINTS // (len(rows) + 1)))
         ends = [end for request in rows[:slots] for end in likely_lengths(request, points, typical)]
         return cls(
             np.sort(ends),
             points,
-            free,
+            0 if stuck else max(0, slots - len(rows)),
             max(0, len(rows) - slots),
             sum(remaining_length(request, typical) for request in rows[slots:]),
             prices.read_work(sum(prompts), len(prompts)),
-            sum(request.tokens for request in rows) / max(1, len(rows)),
+            sum(request.tokens for request in held) / max(1, len(held)),
         )
 
     def until_taken(self, ahead: int, work: float) -> float:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from scheduler.length.prediction import LengthDistribution
-from scheduler.request import Request
+from scheduler.request import BACKGROUND, Request
 from scheduler.wait_estimate.held_rows import POINTS, HeldRows
 from scheduler.waiting.prices import Prices
 from tests.scheduler.fakes import request
@@ -25,8 +25,8 @@ def running(left: float, *, known: bool = True) -> Request:
     return row
 
 
-def held(*rows: Request, slots: int, free: int = 0, typical: float | None = None) -> HeldRows:
-    return HeldRows.of(rows, slots, free, PRICES, typical)
+def held(*rows: Request, slots: int, typical: float | None = None, stuck: bool = False) -> HeldRows:
+    return HeldRows.of(rows, slots, PRICES, typical, stuck=stuck)
 
 
 def test_the_next_starts_when_the_first_known_row_ends() -> None:
@@ -43,9 +43,17 @@ def test_one_of_rows_that_nobody_knows_ends_after_its_share_of_their_mean() -> N
 def test_a_staged_row_takes_the_slot_first_and_free_slots_are_taken_at_once() -> None:
     rows = held(running(12), running(40), running(10), slots=2)
     assert (rows.staged, rows.until_taken(0, 0.0), rows.until_slot(0, 0.0)) == (1, 12, 22)
-    assert held(running(12), slots=3, free=2).until_taken(2, 60.0) == 12
-    assert held(running(90), slots=3, free=2).until_taken(2, 60.0) == 30
-    assert held(slots=2).until_taken(3, 30.0) == 0
+    assert held(running(12), slots=3).until_taken(2, 60.0) == 12
+    assert held(running(90), slots=3).until_taken(2, 60.0) == 30
+    assert held(slots=2, stuck=True).until_taken(3, 30.0) == 0
+
+
+def test_background_rows_take_no_slot_but_are_read_all_the_same() -> None:
+    """Free slots were counted without background rows, and the time until one ends with them."""
+    background = request(priority=BACKGROUND)
+    rows = held(running(12), background, slots=2)
+    assert (rows.free, rows.staged, len(rows.ends) // rows.points) == (1, 0, 1)
+    assert held(background, running(12), running(40), slots=2).until_taken(0, 0.0) == 12
 
 
 @pytest.mark.parametrize("ahead", [0, 1, 5, 20, 100])
