@@ -1,13 +1,11 @@
 """Frozen, torch-free messages between event loop and executors."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
 from operator import add, attrgetter
-from typing import TypeAlias
+from typing import Self, TypeAlias
 
 import msgspec
 
@@ -181,8 +179,8 @@ class StepStats:
     invalid_reads: int = 0  # for ended rows
     cached: int = 0  # prompt tokens from the prefix cache
 
-    def __add__(self, more: StepStats) -> StepStats:
-        return StepStats(*map(add, AMOUNTS(self), AMOUNTS(more)))
+    def __add__(self, more: Self) -> Self:
+        return type(self)(*map(add, AMOUNTS(self), AMOUNTS(more)))
 
 
 AMOUNTS = attrgetter(*StepStats.__slots__)

@@ -1,7 +1,5 @@
 """Options as fields of frozen dataclasses with types, bounds and defaults; the docstring below a field is its help."""
 
-from __future__ import annotations
-
 import argparse
 import ast
 import dataclasses
@@ -19,7 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeAlias, TypeVar
+from typing import Annotated, Any, Literal, Self, TypeAlias, TypeVar
 
 import msgspec
 from msgspec import Meta
@@ -72,7 +70,7 @@ class Option:
     many: bool = False
     listed: tuple[str, ...] = ()
 
-    def bind(self, name: str, hint: Any, text: str) -> Option:
+    def bind(self, name: str, hint: Any, text: str) -> Self:
         if typing.get_origin(hint) in (types.UnionType, typing.Union):
             (hint,) = (part for part in typing.get_args(hint) if part is not types.NoneType)
         many = typing.get_origin(hint) is tuple and (self.commas or typing.get_args(hint)[-1] is ...)

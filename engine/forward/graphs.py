@@ -9,11 +9,9 @@ inputs:
 A graph is valid until the arena's memory moves. On a CPU the bodies run uncaptured, for tests.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Sequence
-from typing import TypeAlias
+from typing import Self, TypeAlias
 
 import torch
 from torch import Tensor
@@ -53,7 +51,7 @@ class DecodeStep:
         self._replay: Callable[[], None] | None = None
         self.release()
 
-    def begin_pass(self, rows: int, new: int) -> DecodeStep:
+    def begin_pass(self, rows: int, new: int) -> Self:
         return self
 
     def write(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:

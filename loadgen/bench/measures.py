@@ -1,7 +1,5 @@
 """A run's figures, named as in `vllm bench serve`. Throughput and latencies count completed requests only."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -9,7 +7,7 @@ from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from statistics import fmean, median
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 from loadgen.client.request import PROGRAMS, Foretold, RequestOutcome
 from loadgen.result_file import FIGURES, Json
@@ -102,7 +100,7 @@ class Turn(NamedTuple):
     run_within: float | None = None
 
     @classmethod
-    def of(cls, one: RequestOutcome) -> Turn:
+    def of(cls, one: RequestOutcome) -> Self:
         run = str(one.request.index - one.request.turn) if one.request.label == PROGRAMS else ""
         first = next(iter(one.token_times), one.end)
         return cls(run, one.scheduled, first, one.end, one.prompt_tokens or 0, one.cached_tokens)

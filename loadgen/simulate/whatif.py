@@ -1,12 +1,10 @@
 """A journal's latest requests replayed under other strategies and settings, at the machine's speed then."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product, takewhile
 from pathlib import Path
-from typing import TypeAlias
+from typing import Self, TypeAlias
 
 from rich.console import Group, RenderableType
 from rich.text import Text
@@ -116,7 +114,7 @@ class WhatIfSetting:
     prices: Bilinear
     group_tokens: int
 
-    def slowed(self, factor: float) -> WhatIfSetting:
+    def slowed(self, factor: float) -> Self:
         return replace(self, machine=replace(self.machine, cost=self.prices.slowed(factor)))
 
 

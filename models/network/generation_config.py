@@ -1,9 +1,7 @@
 """Default sampling: OpenAI's, the model's, the operator's."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
 import msgspec
 from msgspec import Meta
@@ -28,11 +26,11 @@ class SamplingDefaults(msgspec.Struct, frozen=True):
     repetition_penalty: RepetitionPenalty = 1.0
     max_new_tokens: TokenCount | None = None  # of any answer
 
-    def override(self, given: Mapping[str, Any]) -> SamplingDefaults:
+    def override(self, given: Mapping[str, Any]) -> Self:
         """None: OpenAI's default; other keys are ignored. Raises msgspec.ValidationError."""
         kept = {name: value for name, value in msgspec.structs.asdict(self).items() if name not in given}
         changed = {name: value for name, value in given.items() if value is not None}
-        return msgspec.convert(kept | changed, SamplingDefaults)
+        return msgspec.convert(kept | changed, type(self))
 
 
 def sampling_defaults(text: bytes) -> SamplingDefaults:

@@ -1,10 +1,8 @@
 """Linear layers in kernels' layouts; packing.py chooses."""
 
-from __future__ import annotations
-
 import copy
 from collections import OrderedDict
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar, Self, cast
 
 import torch
 import torch.nn.functional as F
@@ -39,7 +37,7 @@ class InferenceLinear(nn.Module):
         self.bias: Tensor | None = linear.bias
         self.weight_bytes = 0  # by a product
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> InferenceLinear:
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         twin = copy.copy(self)
         twin._forward_pre_hooks = OrderedDict()
         return twin

@@ -6,15 +6,13 @@ T_serve(N, L, S)  = T_prefill(N, L) + Σ_{l=1..S} τ_decode(L + l, N)    equatio
 T_copy(L)         = c1·L + c0                                          KV cache of a row to host memory and back
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass, replace
 from functools import lru_cache
 from math import isfinite
-from typing import TypeVar
+from typing import Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -73,8 +71,8 @@ class Bilinear(ServingTime):
         if not all(isfinite(value) and value >= 0 for value in astuple(self)):
             raise ValueError(f"the coefficients of a serving-time model must be finite and not negative: {self}")
 
-    def slowed(self, factor: float) -> Bilinear:
-        return Bilinear(*(factor * value for value in astuple(self)))
+    def slowed(self, factor: float) -> Self:
+        return type(self)(*(factor * value for value in astuple(self)))
 
     @property
     def gains_by_rows(self) -> bool:

@@ -1,13 +1,11 @@
 """Figures of runs, and report rows."""
 
-from __future__ import annotations
-
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from loadgen.experiments.paper.trial import TrialLine
 from loadgen.result_file import Json
@@ -32,9 +30,7 @@ class ReportRow:
     document: Json
 
     @classmethod
-    def beside(
-        cls, what: str, measured: Mapping[str, float], low: float, high: float, unit: str, where: str
-    ) -> ReportRow:
+    def beside(cls, what: str, measured: Mapping[str, float], low: float, high: float, unit: str, where: str) -> Self:
         """Without figures the row is skipped. `where`: section and figure."""
         published = span(low, high, unit)
         if not measured:
@@ -44,30 +40,26 @@ class ReportRow:
         return cls(what, span(min(measured.values()), max(measured.values()), unit), published, where, document)
 
     @classmethod
-    def claim(
-        cls, what: str, holds: bool, measured: Mapping[str, float] | str, where: str, digits: int = 1
-    ) -> ReportRow:
+    def claim(cls, what: str, holds: bool, measured: Mapping[str, float] | str, where: str, digits: int = 1) -> Self:
         told = measured if isinstance(measured, str) else chain(measured, digits)
         document: Json = {"what": what, "holds": holds, "measured": told, "where": where}
         return cls(what, f"{'yes' if holds else 'no'}: {told}", "yes", where, document)
 
     @classmethod
-    def rise(
-        cls, what: str, values: Mapping[str, float], where: str, digits: int = 1, *, falls: bool = False
-    ) -> ReportRow:
+    def rise(cls, what: str, values: Mapping[str, float], where: str, digits: int = 1, *, falls: bool = False) -> Self:
         """Values rise, or fall, in order."""
         sign = -1 if falls else 1
         return cls.claim(what, rises([sign * one for one in values.values()]), values, where, digits)
 
     @classmethod
-    def find(cls, what: str, measured: Mapping[str, float], unit: str) -> ReportRow:
+    def find(cls, what: str, measured: Mapping[str, float], unit: str) -> Self:
         """A finding of our own, by point."""
         rounded = {name: round_figure(value) for name, value in measured.items()}
         shown = span(min(measured.values()), max(measured.values()), unit)
         return cls(what, shown, "", "", {"what": what, "measured": rounded, "unit": unit})
 
     @classmethod
-    def skip(cls, what: str, why: str, published: str = "", where: str = "") -> ReportRow:
+    def skip(cls, what: str, why: str, published: str = "", where: str = "") -> Self:
         """What could not be measured, and why."""
         return cls(what, f"skipped: {why}", published, where, {"what": what, "skipped": why})
 

@@ -3,15 +3,13 @@
 Judged without the first tenth. An oracle knows each wait and speed, and of the own length what is predicted.
 """
 
-from __future__ import annotations
-
 import math
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from statistics import fmean, median
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import numpy as np
 
@@ -67,7 +65,7 @@ class Told(NamedTuple):
         return self.came + self.seconds - self.request.times.started
 
     @classmethod
-    def of(cls, request: Request, queue: int, key: int) -> Told:
+    def of(cls, request: Request, queue: int, key: int) -> Self:
         times, expected, known, made = request.times, request.expected, request.distribution, request.generated
         assert times.end is not None and times.started is not None and expected is not None
         longest = made if known is None else min(request.sampling.max_tokens, known.quantile(COVERAGE))

@@ -2,11 +2,9 @@
 no data-dependent shapes, and no state.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Self
 
 import torch
 import torch.nn.functional as F
@@ -129,7 +127,7 @@ class Decoder(nn.Module):
         for layer in self.layers:
             setattr(layer, name, part)
 
-    def twin(self) -> Decoder:
+    def twin(self) -> Self:
         """Shares weights."""
         return self
 
