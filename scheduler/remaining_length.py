@@ -62,7 +62,6 @@ class Calibration:
 
     @property
     def ratio(self) -> float:
-        """1 before the first."""
         told = sum(one for one, _ in self._sorted)
         return sum(true for _, true in self._sorted) / told if told else 1.0
 

@@ -119,7 +119,6 @@ class ForeignNetwork(nn.Module):
         return (inputs[0][rows, places].unsqueeze(1),)  # (k, 1, hidden)
 
     def forward(self, tokens: Tensor, positions: Tensor, mask: Mask, store: KvStore, select: Select = None) -> Tensor:
-        """See `LoadedModel.forward`."""
         self._select = select
         try:
             output = self.network(

@@ -87,7 +87,7 @@ def quantile_edges(lengths: NDArray[np.float32], cuts: tuple[float, ...] = CUTS)
 
 def class_of(lengths: NDArray[np.float32], edges: Sequence[float]) -> NDArray[np.intp]:
     """(n,) -> (n,); an edge is in the upper class."""
-    return np.searchsorted(np.asarray(edges, dtype=np.float32), lengths, side="right").astype(np.intp)
+    return np.digitize(lengths, np.asarray(edges, dtype=np.float32))
 
 
 def targets(task: ProxyTask, scale: Scale, lengths: NDArray[np.float32]) -> Tensor:

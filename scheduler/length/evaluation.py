@@ -1,7 +1,7 @@
 """Accuracy of length predictions on held-out answers (Magnus, Table II; SSJF, Table 2)."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from enum import StrEnum
 
 import numpy as np
@@ -13,16 +13,6 @@ from scheduler.length.judgment import within_twice
 from scheduler.length.prediction import LengthDistribution
 
 Advance = Callable[[int], None]
-
-
-@dataclass(frozen=True, slots=True)
-class Accuracy:
-    """Errors in tokens; Kendall's tau is NaN if all predictions are equal."""
-
-    mae: float
-    rmse: float
-    tau: float
-    within_twice: float
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -48,14 +38,16 @@ def split(examples: Examples, tasks: Sequence[str], share: float, seed: int, *, 
     return Split(examples.where(~held), examples.where(held), names[~held].tolist(), names[held].tolist(), held)
 
 
-def accuracy(predicted: NDArray[np.float32], actual: NDArray[np.float32]) -> Accuracy:
+def accuracy(predicted: NDArray[np.float32], actual: NDArray[np.float32]) -> dict[str, float]:
+    """Errors in tokens; Kendall's tau is NaN if all predictions are equal."""
     errors = predicted.astype(np.float64) - actual
     constant = np.ptp(predicted) == 0 or np.ptp(actual) == 0
     from scipy.stats import kendalltau  # slow to import
 
     tau = float("nan") if constant else float(kendalltau(predicted, actual).statistic)
     twice = np.mean([within_twice(one, length) for one, length in zip(predicted, actual, strict=True)])
-    return Accuracy(float(np.abs(errors).mean()), float(np.sqrt((errors**2).mean())), tau, float(twice))
+    mae, rmse = float(np.abs(errors).mean()), float(np.sqrt((errors**2).mean()))
+    return {"mae": mae, "rmse": rmse, "tau": tau, "within_twice": float(twice)}
 
 
 def means(predicted: Sequence[LengthDistribution]) -> NDArray[np.float32]:
@@ -108,13 +100,10 @@ def quality(predicted: NDArray[np.float32], actual: NDArray[np.float32], edges: 
     """
     from sklearn.metrics import f1_score
 
-    true, guessed = _classes(actual, edges), _classes(predicted, edges)
+    bounds = np.asarray(edges, dtype=np.float32)
+    true, guessed = np.digitize(actual, bounds), np.digitize(predicted, bounds)
     f1 = float(f1_score(true, guessed, labels=range(len(edges) + 1), average="macro", zero_division=0))
-    return {"accuracy": float(np.mean(true == guessed)), "f1": f1, **asdict(accuracy(predicted, actual))}
-
-
-def _classes(lengths: NDArray[np.float32], edges: Sequence[float]) -> NDArray[np.intp]:
-    return np.searchsorted(np.asarray(edges, dtype=np.float32), lengths, side="right")
+    return {"accuracy": float(np.mean(true == guessed)), "f1": f1, **accuracy(predicted, actual)}
 
 
 FRESH_SHARE = 0.5  # share of held-out answers unknown to the forest in use, from which on only these judge

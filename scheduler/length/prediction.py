@@ -152,7 +152,6 @@ class Prediction:
 
 
 def prediction_of(query: LengthQuery, estimate: Estimate) -> Prediction | None:
-    """None without a distribution."""
     if estimate.distribution is None:
         return None
     length = min(max(1.0, estimate.distribution.mean), query.max_tokens)

@@ -20,6 +20,10 @@ class Step(NamedTuple):
     phase: Phase
     timing: Timing
 
+    def price(self, model: Bilinear) -> float:
+        price = model.prefill if self.phase == "prefill" else model.iteration
+        return price(float(self.timing.rows), float(self.timing.length))
+
 
 @dataclass(slots=True)
 class _Group:
@@ -111,7 +115,6 @@ class MachineModel(ServingTime):
 
     @property
     def usable(self) -> Bilinear:
-        """The model, or UNKNOWN."""
         return UNKNOWN if self.model is None else self.model
 
     def estimate_all(self, batches: FloatArray) -> FloatArray:
@@ -208,9 +211,7 @@ class StepLearning:
 
 
 def _seconds(model: Bilinear, step: Step) -> float:
-    timing = step.timing
-    price = model.prefill if step.phase == "prefill" else model.iteration
-    return max(LEAST_SECONDS, price(float(timing.rows), float(timing.length)))
+    return max(LEAST_SECONDS, step.price(model))
 
 
 def _place(step: Step) -> _Place:

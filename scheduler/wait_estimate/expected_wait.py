@@ -215,7 +215,6 @@ class ExpectedWait:
         return middle, most if is_guess else min(most, middle * UNKNOWN_FACTOR)
 
     def _token_seconds(self, ahead: QueueAhead, held: HeldRows) -> float | None:
-        """None before any measurement."""
         begins_now = ahead.place < held.free
         return self._speed.seconds_per_token(self._rows() + ahead.place + 1 if begins_now else self._usual_rows())
 

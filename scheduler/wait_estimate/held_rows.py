@@ -37,7 +37,7 @@ class HeldRows:
     def of(
         cls, held: Sequence[Request], slots: int, prices: Prices, typical: float | None, *, stuck: bool = False
     ) -> HeldRows:
-        """Milliseconds for a thousand. Background rows make way; no slot is free while others are stuck in line."""
+        """Milliseconds for a thousand. Background rows take no slot; while others are stuck, none is free."""
         rows = sorted((one for one in held if not one.in_background), key=generates, reverse=True)
         prompts = [request.unread for request in held if request.needs_prefill]
         points = max(1, min(POINTS, ALL_POINTS // (len(rows) + 1)))

@@ -51,7 +51,6 @@ class Speed:
         self._complete += (1.0 - cut - self._complete) / self.answers
 
     def seconds_per_token(self, rows: int) -> float | None:
-        """None until measured."""
         sums = self._sums
         if not self._is_measured:
             return None

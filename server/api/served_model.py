@@ -17,7 +17,7 @@ from models.network.generation_config import SamplingDefaults
 from scheduler.dispatcher import Dispatcher
 from server.api.errors import ApiError, invalid
 from server.api.output.reply import FINGERPRINT
-from server.config import FrontConfig
+from server.config import AnswerSettings, FrontConfig
 from server.grammars import GrammarCompiler
 from server.lengths.instruction import InstructionSplit
 from server.lengths.lengths import Lengths
@@ -42,10 +42,6 @@ class AnswerDefaults:
     max_tokens: int | None = None  # of chats; None: rest of the context
     stop_repetition: bool = False  # end repeating answers
     next_seed: Callable[[], int] = seed_source(None)
-    close_schemas: bool = False  # JSON schemas, even lax ones, allow and require exactly the named properties
-    allow_replay: bool = False  # lengths in requests (design 3.1)
-    refuse_long_max_tokens: bool = False  # refuse, not cut, a max_tokens beyond the context
-    shares_prefixes: bool = False  # cache shared between keys, so latency may reveal prompts
     instruction_split: InstructionSplit = InstructionSplit.SYSTEM  # where instructions are found
 
 
@@ -59,8 +55,8 @@ class ServedModel:
     tokenizer_pool: Executor  # encodes text and parses large bodies
     grammars: GrammarCompiler | None  # None where answers are unconstrained
     defaults: AnswerDefaults
+    settings: AnswerSettings = AnswerSettings()
     fingerprint: str = FINGERPRINT  # `system_fingerprint`
-    accepts_any_name: bool = False  # any name means this model
 
     @property
     def id(self) -> str:
@@ -78,7 +74,7 @@ MODEL = web.AppKey("model", ServedModel)
 
 def model_name(asked: str | None, model: ServedModel) -> str:
     """The default if none is given; raises ApiError 404."""
-    if asked is None or (asked not in model.names and model.accepts_any_name):
+    if asked is None or (asked not in model.names and model.settings.accept_any_model):
         return model.names[0]
     if asked not in model.names:
         raise unknown_model(asked, model.names)

@@ -183,13 +183,9 @@ def _describe_model(config: ServeConfig, loaded: Loaded, pool: ThreadPoolExecuto
             if config.stop_repetition is None
             else config.stop_repetition,
             next_seed=seed_source(config.seed),
-            close_schemas=config.close_schemas,
-            refuse_long_max_tokens=config.refuse_long_max_tokens,
-            allow_replay=config.allow_replay,
-            shares_prefixes=config.prefix_cache_shared,
             instruction_split=InstructionSplit(config.instruction_split),
         ),
-        accepts_any_name=config.accept_any_model,
+        settings=config,
     )
 
 

@@ -39,7 +39,6 @@ def parts_for(
 
 
 def shares_of(config: FrontConfig) -> Mapping[str, float] | None:
-    """None without sharing."""
     keys = read_keys(config.api_key, config.api_key_file, os.environ)
     shares = Keyring(keys, keys).shares
     by_default = len(shares) > 1 and can_share(STRATEGIES[config.strategy])

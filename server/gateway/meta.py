@@ -76,7 +76,6 @@ class CallMeta(SignFields, frozen=True):
 
     @property
     def most(self) -> int | None:
-        """None if not stated."""
         given = (self.max_completion_tokens, self.max_tokens, self.max_output_tokens)
         return next((one for one in given if _is_count(one) and one > 0), None)
 

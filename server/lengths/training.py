@@ -108,7 +108,7 @@ def _measure(
     lengths, figures = parts.test.lengths, {}
     for name, found in predicted.items():
         coverage = None if name in (Ablation.UILO, PROXY) else evaluation.covered(found, lengths)
-        figures[str(name)] = asdict(evaluation.accuracy(evaluation.means(found), lengths)) | {"coverage": coverage}
+        figures[str(name)] = {**evaluation.accuracy(evaluation.means(found), lengths), "coverage": coverage}
     return figures, contest
 
 

@@ -151,10 +151,11 @@ def changed(service: Service, values: dict[str, Any]) -> Service:
         own = {one.name: values.pop(one.name) for one in fields(part) if one.name in values}
         return replace(part, **more, **own)
 
-    limits = values.pop("limits", service.limits)
     model = replaced(service.model, defaults=replaced(service.model.defaults))
     service = replaced(service, served_model=model)
-    service = replace(service, limits=replaced(limits))
+    limits = replaced(values.pop("limits", service.limits))
+    settings = limits if isinstance(limits, ServeConfig) else model.settings
+    service = replace(service, limits=limits, served_model=replace(model, settings=settings))
     assert not values, f"no part of a service has {', '.join(values)}"
     return service
 

@@ -83,7 +83,6 @@ class TrialStage:
         return self.setting.duration or MINUTES_10
 
     def load(self, rate: float) -> PaperLoad:
-        """Poisson arrivals."""
         return PaperLoad(rate, max(2, round(rate * self.seconds)), seed=self.setting.seed)
 
     def capacity(self, name: str, machine: Machine, bounds: BatchLimits, count: int) -> float:
@@ -160,7 +159,6 @@ class SliceCount:
 
     @property
     def early_share(self) -> float:
-        """0 without batches."""
         return fmean(self._early) if self._early else 0.0
 
     def on_finish(self, assignment: Assignment, now: float) -> None:

@@ -94,7 +94,7 @@ class Speedometer:
             return RunSpeed(self.profile, 1.0, SpeedCurve(even, even))
         prices = self._fit()
         measured = sum(_seconds(step) for _, _, step in self._steps)
-        profiled = sum(_price(self.profile, step) for _, _, step in self._steps)
+        profiled = sum(step.price(self.profile) for _, _, step in self._steps)
         return RunSpeed(prices, measured / profiled, self._follow(prices))
 
     def _follow(self, prices: Bilinear) -> SpeedCurve:
@@ -105,14 +105,14 @@ class Speedometer:
                 began = max(moments[-1], now - _seconds(step))
                 idle = began - moments[-1]
                 moments += [began, max(began, now)]
-                work += [work[-1] + idle, work[-1] + idle + _price(prices, step)]
+                work += [work[-1] + idle, work[-1] + idle + step.price(prices)]
         return SpeedCurve(np.array([*moments, moments[-1] + FOR_EVER]), np.array([*work, work[-1] + FOR_EVER]))
 
     def _fit(self) -> Bilinear:
         prefills, decodes = ([step for _, _, step in self._steps if step.phase == phase] for phase in PHASES)
         found = fit_surfaces([step.timing for step in prefills], [step.timing for step in decodes])
         read, decoded = (
-            found.slowed(sum(map(_seconds, steps)) / sum(_price(found, step) for step in steps))
+            found.slowed(sum(map(_seconds, steps)) / sum(step.price(found) for step in steps))
             for steps in (prefills, decodes)
         )
         iterations = {name: getattr(decoded, name) for name in ("d1", "d2", "d3", "d4")}
@@ -121,11 +121,6 @@ class Speedometer:
 
 def _seconds(step: Step) -> float:
     return step.timing.seconds
-
-
-def _price(prices: Bilinear, step: Step) -> float:
-    price = prices.prefill if step.phase == "prefill" else prices.iteration
-    return price(float(step.timing.rows), float(step.timing.length))
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,7 +47,6 @@ class Decoder(nn.Module):
         return self.embed.weight
 
     def forward(self, tokens: Tensor, positions: Tensor, mask: Mask, store: KvStore, select: Select = None) -> Tensor:
-        """See `LoadedModel.forward`."""
         hidden = self.embed.forward(tokens)
         if self.spec.embedding_scale != 1:
             hidden = hidden * self.spec.embedding_scale

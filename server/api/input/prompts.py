@@ -43,7 +43,7 @@ async def chat_prompts(body: ChatBody, model: ServedModel, scope: str | None = N
     """Through the model's chat template; raises ApiError 400. `scope`: whose texts are remembered together."""
     refuse_foreign(body)
     asks_tools = bool(body.tools) or body.tool_choice is not None
-    tools = await model.run_in_thread(toolbox, body, closed=model.defaults.close_schemas) if asks_tools else NO_TOOLS
+    tools = await model.run_in_thread(toolbox, body, closed=model.settings.close_schemas) if asks_tools else NO_TOOLS
     grammar = await constraint(body, model, tools) if tools.must_call or form_of(body) != NO_FORM else None
     turns = body.messages
     is_short = (  # long conversations are not even measured on the event loop

@@ -51,7 +51,7 @@ async def foresee(
     """With predicted lengths; leaving drops pending predictions. Raises ApiError 400."""
     model, salt = app[MODEL], body.cache_salt
     scope = length_scope(holder, salt) if holder or salt else ""
-    cache = "" if model.defaults.shares_prefixes else holder or ""
+    cache = "" if model.settings.prefix_cache_shared else holder or ""
     known = Known(priority=body.priority or 0, client=client, cache_scope=f"{cache} {salt}" if salt else cache)
 
     chosen = list_sampling(body, prompts, model, most, seeded=seeded)
@@ -164,7 +164,7 @@ def _max_tokens(body: TextBody, model: ServedModel, room: int) -> int:
         asked = 1  # the engine makes one at least
     if asked == 0:
         raise invalid(name, "must be at least 1 (0 is allowed only together with echo)")
-    if asked is not None and asked > room and model.defaults.refuse_long_max_tokens:
+    if asked is not None and asked > room and model.settings.refuse_long_max_tokens:
         raise _too_long(name, asked, room, model)
     if asked is None and isinstance(body, CompletionBody):
         asked = COMPLETION_TOKENS
@@ -175,7 +175,7 @@ def _max_tokens(body: TextBody, model: ServedModel, room: int) -> int:
     if (body.min_tokens or 0) > found:
         raise invalid("min_tokens", f"must not exceed max_tokens, which is {found} here")
     if (replay := body.replay_tokens) is not None:
-        if not model.defaults.allow_replay:
+        if not model.settings.allow_replay:
             fault = "this server does not replay lengths; leave it out, or start with --allow-replay"
             raise invalid("replay_tokens", fault, "unsupported")
         if replay > room:

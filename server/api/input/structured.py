@@ -40,7 +40,7 @@ NO_FORM = (None, None, *[Raw()] * len(OTHER_WORDS))  # nothing asked for
 
 async def constraint(body: TextBody, model: ServedModel, tools: Toolbox = NO_TOOLS) -> Compiled | None:
     """None if unconstrained. Raises ApiError."""
-    grammar, param = await model.run_in_thread(_read, body, tools, model.defaults.close_schemas)
+    grammar, param = await model.run_in_thread(_read, body, tools, model.settings.close_schemas)
     if grammar is None:
         return None
     if model.grammars is None:

@@ -213,7 +213,7 @@ async def test_a_turn_may_be_the_systems(live: Live) -> None:
 
 
 async def test_any_model_may_be_asked_for_where_the_server_says_so() -> None:
-    async with live_server(accepts_any_name=True) as live:
+    async with live_server(accept_any_model=True) as live:
         status, reply = await live.post(PATH, body(model="claude-opus-4"))
         assert (status, reply["model"]) == (200, "fake")
 
