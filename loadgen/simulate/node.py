@@ -33,7 +33,6 @@ class VirtualClock:
         return self._time
 
     def move_to(self, time: float) -> None:
-        """Past times change nothing."""
         self._time = max(self._time, time)
 
     async def wait(self, event: asyncio.Event, until: float | None) -> None:

@@ -61,7 +61,6 @@ class Simulation:
 
     @property
     def throughput(self) -> float:
-        """Requests/s over the duration."""
         return len(self.requests) / self.duration
 
 

@@ -18,8 +18,6 @@ from scheduler.waiting.sorted_requests import Key, QueueAhead
 
 @dataclass(frozen=True)
 class Arrived(Order):
-    """By `priority` and arrival."""
-
     def key(self, request: Request, now: float) -> Key:
         return (request.priority, request.times.arrival, request.row_id)
 

@@ -84,7 +84,6 @@ class ErrorBody(msgspec.Struct, frozen=True):
 
 
 def bad_request(message: str, param: str | None = None, code: str | None = None) -> ApiError:
-    """Status 400."""
     return ApiError(400, message, param=param, code=code)
 
 
