@@ -45,9 +45,5 @@ def test_the_highest_response_ratio_weighs_waiting_against_serving() -> None:
     assert ratios.tolist() == [0.25, 1.2, 2.0]
 
 
-def test_a_batch_that_takes_long_goes_once_it_has_waited_long() -> None:
-    assert hrrn(np.array([400.0, 6.0]), np.array([40.0, 1.0])).argmax() == 0
-
-
 def test_an_estimate_of_nothing_divides_nothing() -> None:
     assert np.isfinite(hrrn(WAITED, np.zeros(3))).all()

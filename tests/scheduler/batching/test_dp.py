@@ -124,21 +124,6 @@ def test_a_long_row_that_needs_no_prefill_pads_others_less() -> None:
     assert sizes(parts_of([10] * 15 + [200], dear_prompts)) == [15, 1]
 
 
-@pytest.mark.parametrize(
-    ("capacity", "most", "expected"),
-    [
-        (BOUNDLESS, BOUNDLESS, [6]),
-        (3 * 138, BOUNDLESS, [3, 3]),  # (10 + 128) a row
-        (3 * 138 - 1, BOUNDLESS, [2, 2, 2]),
-        (BOUNDLESS, 4, [2, 4]),
-        (100, BOUNDLESS, [1] * 6),  # one that is too large alone goes alone
-        (BOUNDLESS, 0, [1] * 6),
-    ],
-)
-def test_batches_stop_growing_where_they_do_not_fit(capacity: int, most: int, expected: list[int]) -> None:
-    assert sorted(sizes(parts_of([10] * 6, capacity=capacity, most=most))) == expected
-
-
 def test_nothing_is_parted_into_nothing() -> None:
     assert parts_of([]) == ()
 

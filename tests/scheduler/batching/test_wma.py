@@ -57,8 +57,3 @@ def test_the_least_useful_reads_tell_the_waste_of_a_batch(rows: list[BatchLength
     batch = batch_lengths(rows)
     least = min(useful_reads(*row) for row in rows)
     assert wma_from_least(*batch, least) == wma(rows)
-
-
-def test_a_batch_without_rows_has_no_waste_to_tell() -> None:
-    with pytest.raises(ValueError):
-        wma([])

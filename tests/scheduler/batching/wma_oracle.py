@@ -17,7 +17,7 @@ def wma_wait(row: BatchLengths, batch: BatchLengths) -> int:
 
 
 def wma(rows: Iterable[BatchLengths]) -> int:
-    """WMA(B) = max_p (WMA_gen(p) + WMA_wait(p)) (equation 4); raises ValueError for a batch without rows."""
+    """WMA(B) = max_p (WMA_gen(p) + WMA_wait(p)) (equation 4)."""
     rows = tuple(rows)
     batch = batch_lengths(rows)
     return max(wma_gen(row, batch) + wma_wait(row, batch) for row in rows)

@@ -25,11 +25,13 @@ def always(length: float) -> LengthDistribution:
 
 
 class FakePredictor:
-    """Answers once it may; every answer is 7 tokens long, and its features are its number."""
+    """Answers once it may, if it is busy; every answer is 7 tokens long, and its features are its number."""
 
-    def __init__(self, *, known: bool = True) -> None:
+    def __init__(self, *, busy: bool = False, known: bool = True) -> None:
         self.batches: list[list[str]] = []
         self.may = asyncio.Event()
+        if not busy:
+            self.may.set()
         self.error: Exception | None = None
         self.known = known
         self.length = 7.0
@@ -63,7 +65,7 @@ async def settle() -> None:
 
 
 async def test_what_arrives_while_the_predictor_works_goes_to_it_together() -> None:
-    predictor, waits = FakePredictor(), list[float]()
+    predictor, waits = FakePredictor(busy=True), list[float]()
     async with running(MicroBatcher(predictor, LengthHistory(), time_limit=LONG, observe=waits.append)) as front:
         first = asyncio.create_task(front.predict(query("a")))
         await settle()
@@ -85,7 +87,7 @@ async def test_what_arrives_while_the_predictor_works_goes_to_it_together() -> N
 
 
 async def test_after_the_time_limit_a_request_goes_on_with_the_fallback() -> None:
-    predictor, history = FakePredictor(), LengthHistory()
+    predictor, history = FakePredictor(busy=True), LengthHistory()
     history.add("", "translate", 42)
     async with running(MicroBatcher(predictor, history, time_limit=0, idle_share=1)) as front:
         late = await front.predict(query())
@@ -94,7 +96,7 @@ async def test_after_the_time_limit_a_request_goes_on_with_the_fallback() -> Non
 
 
 async def test_requests_that_have_gone_on_are_not_predicted_any_more() -> None:
-    predictor = FakePredictor()
+    predictor = FakePredictor(busy=True)
     async with running(MicroBatcher(predictor, LengthHistory(), time_limit=LONG)) as front:
         busy = asyncio.create_task(front.predict(query("busy")))
         await settle()
@@ -108,7 +110,7 @@ async def test_requests_that_have_gone_on_are_not_predicted_any_more() -> None:
 
 
 async def test_a_batch_whose_requests_are_gone_harms_nobody() -> None:
-    predictor = FakePredictor()
+    predictor = FakePredictor(busy=True)
     async with running(MicroBatcher(predictor, LengthHistory(), time_limit=LONG)) as front:
         gone = asyncio.create_task(front.predict(query("gone")))
         await settle()
@@ -121,7 +123,6 @@ async def test_a_batch_whose_requests_are_gone_harms_nobody() -> None:
 async def test_a_predictor_that_fails_is_counted_and_asked_again(short: int, caplog: pytest.LogCaptureFixture) -> None:
     """With `short`, it does not raise, but answers fewer requests than it was asked about."""
     predictor = FakePredictor()
-    predictor.may.set()
     predictor.short = short
     predictor.error = None if short else RuntimeError("broken")
     async with running(MicroBatcher(predictor, LengthHistory(), time_limit=LONG)) as front:
@@ -135,7 +136,7 @@ async def test_a_predictor_that_fails_is_counted_and_asked_again(short: int, cap
 
 
 async def test_what_comes_too_late_but_was_under_way_is_still_good_for_the_journal() -> None:
-    predictor = FakePredictor()
+    predictor = FakePredictor(busy=True)
     async with running(MicroBatcher(predictor, LengthHistory(), time_limit=0, idle_share=1)) as front:
         late = await front.predict(query())
         assert (late.source, late.features) == (Source.MAX_TOKENS, ())
@@ -146,7 +147,7 @@ async def test_what_comes_too_late_but_was_under_way_is_still_good_for_the_journ
 
 
 async def test_a_late_answer_that_never_comes_harms_nobody() -> None:
-    predictor = FakePredictor()
+    predictor = FakePredictor(busy=True)
     predictor.error = RuntimeError("broken")
     async with running(MicroBatcher(predictor, LengthHistory(), time_limit=0, idle_share=1)) as front:
         late = await front.predict(query())
@@ -157,7 +158,7 @@ async def test_a_late_answer_that_never_comes_harms_nobody() -> None:
 
 
 async def test_while_a_batch_is_late_others_go_on_too_and_are_predicted_afterwards() -> None:
-    predictor = FakePredictor()
+    predictor = FakePredictor(busy=True)
     async with running(MicroBatcher(predictor, LengthHistory(), time_limit=0, idle_share=1)) as front:
         for name in "abc":
             assert (await front.predict(query(name))).source is Source.MAX_TOKENS
@@ -169,7 +170,7 @@ async def test_while_a_batch_is_late_others_go_on_too_and_are_predicted_afterwar
 
 async def test_of_a_burst_a_batch_waits_and_the_others_go_on_at_once() -> None:
     """None of a thousand waits for more than its time limit, and all but a few not at all, though nothing answers."""
-    predictor, waits = FakePredictor(), list[float]()
+    predictor, waits = FakePredictor(busy=True), list[float]()
     front = MicroBatcher(predictor, LengthHistory(), time_limit=LONG, observe=waits.append)
     burst = [asyncio.create_task(front.predict(query(str(place)))) for place in range(1000)]
     async with running(front):
@@ -182,7 +183,6 @@ async def test_of_a_burst_a_batch_waits_and_the_others_go_on_at_once() -> None:
 async def test_where_nobody_waits_the_newest_are_predicted_and_then_the_predictor_rests() -> None:
     """A day after a batch that took any time at all; one that waits meanwhile is predicted at once."""
     predictor = FakePredictor()
-    predictor.may.set()
     front = MicroBatcher(predictor, LengthHistory(), time_limit=0, idle_share=1e-12)
     for name in "abcde":
         await front.predict(query(name))
@@ -197,7 +197,6 @@ async def test_where_nobody_waits_the_newest_are_predicted_and_then_the_predicto
 async def test_of_a_crowd_a_few_are_predicted_at_a_time_with_rests_between(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "BATCH", 4)
     predictor = FakePredictor()
-    predictor.may.set()
     front = MicroBatcher(predictor, LengthHistory(), time_limit=LONG, idle_share=1e-12)
     crowd = [asyncio.create_task(front.predict(query(name))) for name in "abcdef"]
     await settle()
@@ -212,7 +211,6 @@ async def test_who_ran_out_of_time_in_line_is_predicted_all_the_same() -> None:
     front = MicroBatcher(predictor, LengthHistory(), time_limit=0)
     one, other = await asyncio.gather(front.predict(query("one")), front.predict(query("other")))
     assert front.timeouts == 2
-    predictor.may.set()
     async with running(front):
         await settle()
     assert predictor.batches == [["one", "other"]]
@@ -225,7 +223,6 @@ async def test_who_went_on_and_has_ended_is_not_predicted_any_more() -> None:
     ended, kept = [await front.predict(query(name)) for name in ("ended", "kept")]
     assert ended.late is not None
     ended.late.cancel()
-    predictor.may.set()
     async with running(front):
         await settle()
     assert predictor.batches == [["kept"]]
@@ -237,7 +234,6 @@ async def test_of_too_many_that_are_asked_for_the_last_are_not_predicted(monkeyp
     front = MicroBatcher(predictor, LengthHistory(), time_limit=0)
     *_, last = [await front.predict(query(name)) for name in "abc"]
     assert (last.late, front.timeouts) == (None, 3)
-    predictor.may.set()
     async with running(front):
         await settle()
     assert predictor.batches == [["a", "b"]]
@@ -245,7 +241,6 @@ async def test_of_too_many_that_are_asked_for_the_last_are_not_predicted(monkeyp
 
 async def test_a_predictor_that_keeps_failing_is_left_alone_for_a_while() -> None:
     predictor = FakePredictor()
-    predictor.may.set()
     predictor.error = RuntimeError("broken")
     async with running(MicroBatcher(predictor, LengthHistory(), time_limit=LONG)) as front:
         for _ in range(MOST_FAILURES + 1):
@@ -260,7 +255,6 @@ async def test_a_predictor_that_keeps_failing_is_left_alone_for_a_while() -> Non
 
 async def test_without_a_forest_the_features_still_come_back_for_the_journal() -> None:
     predictor = FakePredictor(known=False)
-    predictor.may.set()
     async with running(MicroBatcher(predictor, LengthHistory(), time_limit=LONG)) as front:
         found = await front.predict(query(max_tokens=50))
     assert (found.length, found.source, found.features) == (50, Source.MAX_TOKENS, (0.0,))
@@ -269,7 +263,6 @@ async def test_without_a_forest_the_features_still_come_back_for_the_journal() -
 @pytest.mark.parametrize(("max_tokens", "length"), [(1000, 7), (7, 7), (3, 3)])
 async def test_no_prediction_exceeds_max_tokens(max_tokens: int, length: int) -> None:
     predictor, history = FakePredictor(), LengthHistory()
-    predictor.may.set()
     history.add("", "translate", 7)
     async with running(MicroBatcher(predictor, history, time_limit=LONG)) as front:
         found: Prediction = await front.predict(query(max_tokens=max_tokens))
@@ -281,7 +274,6 @@ async def test_no_prediction_exceeds_max_tokens(max_tokens: int, length: int) ->
 @pytest.mark.parametrize("length", [float("nan"), float("inf"), -3.0])
 async def test_lengths_that_cannot_be_are_a_failure_of_the_predictor(length: float) -> None:
     predictor = FakePredictor()
-    predictor.may.set()
     predictor.length = length
     async with running(MicroBatcher(predictor, LengthHistory(), time_limit=LONG)) as front:
         found = await front.predict(query(max_tokens=50))
@@ -290,7 +282,6 @@ async def test_lengths_that_cannot_be_are_a_failure_of_the_predictor(length: flo
 
 async def test_pauses_end_with_the_first_success_and_never_become_too_long_to_reckon() -> None:
     predictor = FakePredictor()
-    predictor.may.set()
     predictor.error = RuntimeError("broken")
     front = MicroBatcher(predictor, LengthHistory(), time_limit=LONG)
     front._failures_in_row = 5000

@@ -75,11 +75,8 @@ def test_a_request_joins_where_its_prompt_fits_and_sinks_as_it_is_served(
 def test_levels_come_before_arrival() -> None:
     old, new = request(0, length=8, arrival=0.0), request(1, length=1, arrival=5.0)
     same = request(2, length=7, arrival=1.0)
-    assert rows(fill(RankedQueue(ByScore(lambda one: find_level(one, PRICES))), old, new, same).ranked(6.0)) == [
-        1,
-        0,
-        2,
-    ]
+    queue = RankedQueue(ByScore(lambda one: find_level(one, PRICES)))
+    assert first(fill(queue, old, new, same), now=6.0) == [1, 0, 2]
 
 
 def test_of_those_that_came_together_the_shortest_would_end_first() -> None:
@@ -99,9 +96,7 @@ def test_a_late_one_passes_only_what_would_not_have_ended_by_then() -> None:
 
 
 def queue_of(*requests: Request) -> RankedQueue:
-    queue = RankedQueue(ResponseRatio(TOKENS.work), AGING)
-    fill(queue, *requests)
-    return queue
+    return fill(RankedQueue(ResponseRatio(TOKENS.work), AGING), *requests)
 
 
 @pytest.mark.parametrize(("now", "ranked"), [(12.0, [0, 1]), (12.6, [1, 0])])
@@ -121,8 +116,7 @@ def test_priority_comes_first_then_what_is_due_then_the_ratio() -> None:
 
 def test_what_costs_nothing_is_ranked_too() -> None:
     queue = RankedQueue(ResponseRatio(lambda one: 0.0), AGING)
-    fill(queue, predicted(0, 5.0), predicted(1, 3.0))
-    assert first(queue, now=9.0) == [0, 1]
+    assert first(fill(queue, predicted(0, 5.0), predicted(1, 3.0)), now=9.0) == [0, 1]
 
 
 def test_by_the_prompt_alone() -> None:

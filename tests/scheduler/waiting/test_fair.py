@@ -23,7 +23,7 @@ from scheduler.waiting.order import Order
 from scheduler.waiting.out_of_turn import OutOfTurn
 from scheduler.waiting.queue import RankedQueue
 from tests.scheduler.fakes import request
-from tests.scheduler.waiting.predicted import AGING, first, serve
+from tests.scheduler.waiting.predicted import AGING, fill, first
 
 
 def by_the_default() -> Order:
@@ -39,10 +39,7 @@ def sent(
 
 
 def queue_of(*requests: Request, shares: Shares | None = None) -> RankedQueue:
-    queue = RankedQueue(Fair(Fcfs, shares or {}, AGING))
-    for one in requests:
-        queue.add(one)
-    return queue
+    return fill(RankedQueue(Fair(Fcfs, shares or {}, AGING)), *requests)
 
 
 def run(queue: RankedQueue, row_id: int, generated: int) -> Request:
@@ -69,15 +66,14 @@ def test_clients_take_turns_and_each_keeps_its_own_order() -> None:
 def test_a_new_name_in_each_call_gains_an_address_nothing() -> None:
     """With 12 new names for one of another address, that one waited seven seconds and had one answer in nine."""
     queue = RankedQueue(share_out(Fcfs, {}, AGING))
-    for one in (*(sent(n, f"flood/{n}") for n in range(6)), sent(6, "modest/me"), sent(7, "modest/me")):
-        queue.add(one)
+    fill(queue, *(sent(n, f"flood/{n}") for n in range(6)), sent(6, "modest/me"), sent(7, "modest/me"))
     assert first(queue) == [0, 6, 1, 7, 2, 3, 4, 5]
 
 
 def test_names_of_one_address_take_turns_within_its_share() -> None:
     queue = RankedQueue(share_out(Fcfs, {}, AGING))
-    for one in (sent(0, "gateway/a"), sent(1, "gateway/a"), sent(2, "gateway/b"), sent(3, "other"), sent(4, "other")):
-        queue.add(one)
+    names = ("gateway/a", "gateway/a", "gateway/b", "other", "other")
+    fill(queue, *(sent(n, name) for n, name in enumerate(names)))
     assert first(queue) == [0, 3, 2, 4, 1]
 
 
@@ -118,9 +114,7 @@ def test_one_that_was_handed_back_is_charged_for_the_rest_only() -> None:
     back = run(queue, 0, generated=10)
     run(queue, 1, generated=0)
     back.move(State.WAITING)
-    queue.add(back)
-    queue.add(sent(2, "b"))
-    assert first(queue) == [0, 2]  # a has had 10 + 2·10, b 35
+    assert first(fill(queue, back, sent(2, "b"))) == [0, 2]  # a has had 10 + 2·10, b 35
     queue.serve(back)
     queue.add(sent(3, "a"))
     back.move(State.ASSIGNED)
@@ -131,29 +125,23 @@ def test_a_client_that_returns_has_saved_nothing_up() -> None:
     queue = queue_of(*(sent(n, "a") for n in range(9)))
     for n in range(5):
         run(queue, n, generated=100)
-    for n in range(10, 14):
-        queue.add(sent(n, "b"))
+    fill(queue, *(sent(n, "b") for n in range(10, 14)))
     assert first(queue, 5) == [10, 5, 11, 6, 12]
 
 
 def test_into_an_empty_queue_it_returns_at_the_level_of_the_last_that_left() -> None:
     queue = queue_of(sent(0, "a"))
     run(queue, 0, generated=100)
-    queue.add(sent(1, "b"))
-    queue.add(sent(2, "a"))
-    assert first(queue) == [1, 2]
+    assert first(fill(queue, sent(1, "b"), sent(2, "a"))) == [1, 2]
     run(queue, 1, generated=2)
-    assert first(queue) == [2]
-    queue.add(sent(3, "b"))
-    assert first(queue) == [2, 3]
+    assert first(queue) == [2] and first(fill(queue, sent(3, "b"))) == [2, 3]
 
 
 def test_a_client_can_put_itself_back_by_priority_but_not_before_others() -> None:
     queue = queue_of(sent(0, "a"), sent(1, "a", priority=1), sent(2, "b", priority=-1), sent(3, "b", priority=1))
     assert first(queue) == [0, 2, 1, 3]
     assert queue.best_priority == 0
-    queue.add(sent(4, "b", priority=-2))
-    assert first(queue) == [0, 4, 2, 1, 3]
+    assert first(fill(queue, sent(4, "b", priority=-2))) == [0, 4, 2, 1, 3]
 
 
 def test_what_is_discarded_or_unknown_is_not_here() -> None:
@@ -333,11 +321,3 @@ def test_service_weighs_generated_tokens_double_and_leaves_kept_prompts_out() ->
     one.cached_prompt = 4
     assert service(one, 3) == 6 + 2 * 3
     assert service_had(one) == 0.0
-
-
-def test_a_served_request_leaves_and_its_client_may_come_again() -> None:
-    queue = queue_of(sent(0, "a"))
-    serve(queue, 0)
-    assert len(queue) == 0 and first(queue) == []
-    queue.add(sent(1, "a"))
-    assert first(queue) == [1]

@@ -56,15 +56,6 @@ def test_the_shortest_is_first_by_what_is_left_of_its_prediction() -> None:
     assert ranked(Sjf(), 0.0, five_left, two_left, three_left) == [1, 2, 0]
 
 
-def test_one_that_outlived_its_prediction_is_a_token_from_its_end() -> None:
-    outlived, one_left, two_left = request(2, 3.0, generated=7), request(0, 1.0), request(1, 2.0)
-    assert ranked(Sjf(), 0.0, two_left, one_left, outlived) == [0, 2, 1]
-
-
-def test_an_answer_that_nobody_predicts_counts_as_long_as_it_may_become() -> None:
-    assert ranked(Sjf(), 0.0, request(0, None), request(1, 7.0), request(2, 20.0)) == [1, 0, 2]
-
-
 def test_equal_predictions_keep_the_order_of_arrival_and_priority_comes_before_all() -> None:
     requests = [
         request(0, 4.0, arrival=2.0),

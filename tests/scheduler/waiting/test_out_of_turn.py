@@ -18,9 +18,7 @@ from tests.scheduler.waiting.predicted import AGING, fill, first, predicted, pro
 
 
 def queue_of(*requests: Request, share: float = 0.5, slots: float = 4.0) -> RankedQueue:
-    queue = RankedQueue(OutOfTurn(share, slots), AGING)
-    fill(queue, *requests)
-    return queue
+    return fill(RankedQueue(OutOfTurn(share, slots), AGING), *requests)
 
 
 def earn(queue: RankedQueue, work: float) -> None:
@@ -250,7 +248,7 @@ def test_a_promise_that_needs_it_goes_first_at_any_size_on_credit_that_others_le
 
 def test_without_a_share_or_where_it_is_not_wanted_no_promise_is_kept() -> None:
     assert not OutOfTurn(0.0, 4.0).keeps and OutOfTurn(0.3, 4.0).keeps
-    queue = RankedQueue(OutOfTurn(0.5, 4.0, keeps=False), AGING)
-    fill(queue, predicted(0, 100.0), promised(predicted(1, 30.0), 0.0), predicted(2, 5.0))
+    unkept = RankedQueue(OutOfTurn(0.5, 4.0, keeps=False), AGING)
+    queue = fill(unkept, predicted(0, 100.0), promised(predicted(1, 30.0), 0.0), predicted(2, 5.0))
     earn(queue, 50.0)
     assert first(queue) == [2, 1, 0]

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduler.request import Request
-from scheduler.waiting.by_length import Aging, ByRank, Fcfs, Sjf
+from scheduler.waiting.by_length import Aging, ByRank, Fcfs
 from scheduler.waiting.order import Order
 from scheduler.waiting.queue import RankedQueue
 from tests.scheduler.fakes import request
@@ -19,16 +19,6 @@ def queue_of(*requests: Request) -> RankedQueue:
 
 def rows(queue: RankedQueue, now: float = 9.0) -> list[int]:
     return [one.row_id for one in queue.ranked(now)]
-
-
-def test_first_come_is_first_served_and_ties_keep_their_order() -> None:
-    queue = queue_of(request(3, arrival=1), request(0, arrival=2), request(2, arrival=0.5), request(1, arrival=1))
-    assert rows(queue) == [2, 1, 3, 0]
-
-
-def test_priority_comes_before_arrival_and_lower_is_earlier() -> None:
-    queue = queue_of(request(0), request(1, arrival=5, priority=-1), request(2, arrival=1, priority=2))
-    assert rows(queue) == [1, 0, 2]
 
 
 def test_an_order_may_change_its_mind_with_time() -> None:
@@ -66,19 +56,12 @@ def test_who_comes_moves_those_whose_key_has_changed_so_that_a_late_decision_nee
     assert len(keys) <= 6
 
 
-def test_a_request_leaves_once() -> None:
-    one, other = request(0), request(1)
-    queue = queue_of(one, other)
-    assert rows(queue) == [0, 1]
-    assert queue.discard(one) and not queue.discard(one)
-    assert (one in queue, other in queue, rows(queue), len(queue)) == (False, True, [1], 1)
-
-
 @given(keys=st.lists(st.tuples(st.integers(-2, 2), st.integers(0, 5)), max_size=30), data=st.data())
 def test_ranking_sorts_what_is_left(keys: list[tuple[int, int]], data: st.DataObject) -> None:
     requests = [request(row_id, priority=rank, arrival=time) for row_id, (rank, time) in enumerate(keys)]
     queue = queue_of(*requests)
     left = [one for one in requests if not data.draw(st.booleans()) or not queue.discard(one)]
+    assert not any(one in queue or queue.discard(one) for one in requests if one not in left)
     assert list(queue.ranked(0.0)) == sorted(left, key=lambda one: (one.priority, one.times.arrival, one.row_id))
     assert set(queue) == set(left) and len(queue) == len(left)
     if left:
@@ -104,18 +87,3 @@ def test_a_queue_that_ages_is_always_sorted_as_of_now(data: st.DataObject) -> No
             back.generated += data.draw(st.integers(0, 3))
             queue.add(back)
         assert list(queue.ranked(now)) == sorted(queue, key=lambda other: key(other, now))
-
-
-def test_a_request_whose_prediction_changes_is_ranked_anew() -> None:
-    queue = RankedQueue(Sjf())
-    slow, quick = request(0), request(1)
-    slow.predicted_length, quick.predicted_length = 8.0, 4.0
-    for one in (slow, quick):
-        queue.add(one)
-    assert rows(queue, now=0.0) == [1, 0]
-    slow.predicted_length = 2.0
-    queue.revise(slow)
-    assert rows(queue, now=0.0) == [0, 1]
-    queue.discard(slow)
-    queue.revise(slow)
-    assert rows(queue, now=0.0) == [1]
