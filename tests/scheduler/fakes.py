@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from engine.messages import (
     Admit,
@@ -127,15 +128,16 @@ class Stage:
         strategy: str = "baton-pd",
         limits: BatchLimits = ONE_AT_A_TIME,
         prices: Bilinear | None = None,
+        **others: Any,
     ) -> None:
+        """`others` as Dispatcher has them."""
         self.ports = ports or (port(),)
         self.clock = VirtualClock()
         parts = parts or assemble(STRATEGIES[strategy], limits, prices)
-        self.dispatcher = Dispatcher(parts, self.ports, self.clock)
+        self.dispatcher = Dispatcher(parts, self.ports, self.clock, **others)
 
-    def submit(self, length: int = 4, *, most: int = 8, priority: int = 0, client: str = "") -> Request:
-        params = SamplingParams(max_tokens=most)
-        return self.dispatcher.submit(range(length), params, priority=priority, client=client)
+    def submit(self, length: int = 4, *, most: int = 8, **known: Any) -> Request:
+        return self.dispatcher.submit(range(length), SamplingParams(max_tokens=most), **known)
 
     def report(self, *updates: RowUpdate, executor: int = 0, now: float | None = None) -> None:
         self.clock.time = self.clock.time if now is None else now

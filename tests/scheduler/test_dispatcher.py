@@ -6,15 +6,10 @@ from dataclasses import replace
 import pytest
 
 from engine.messages import Admit, ExecutorDied, ExecutorHealth, FinishReason, RowUpdate
-from engine.sampling.params import SamplingParams
-from scheduler.assembly import assemble
 from scheduler.batching.batcher import BatchLimits
-from scheduler.dispatcher import Dispatcher
 from scheduler.request import Refused, Request, State
-from scheduler.strategy import STRATEGIES
-from tests.scheduler.fakes import Stage, VirtualClock, admitted, cancelled, port, token
+from tests.scheduler.fakes import Stage, admitted, cancelled, port, token
 
-PARAMS = SamplingParams(max_tokens=8)
 STOP = FinishReason.STOP
 
 
@@ -34,11 +29,9 @@ def test_a_request_waits_is_assigned_runs_and_finishes() -> None:
     stage.dispatcher.dispatch()
     assert stage.ports[0].take() == [Admit((one.spec,))]
     assert (one.state, one.executor, counts(stage)) == (State.ASSIGNED, 0, (1, 0))
-    stage.clock.time = 2.0
-    stage.report(token(one.row_id, 5))
+    stage.report(token(one.row_id, 5), now=2.0)
     assert (one.state, one.tokens, counts(stage)) == (State.RUNNING, 4, (0, 1))
-    stage.clock.time = 3.0
-    stage.report(token(one.row_id, 6), token(one.row_id, 7, end=STOP))
+    stage.report(token(one.row_id, 6), token(one.row_id, 7, end=STOP), now=3.0)
     assert (one.state, one.executor, one.generated, counts(stage)) == (State.FINISHED, None, 3, (0, 0))
     times = one.times
     assert (times.arrival, times.assigned, times.first_token, times.end) == (0.0, 1.0, 2.0, 3.0)
@@ -53,22 +46,6 @@ def test_waiting_ends_when_prefill_begins_and_not_when_the_executor_is_told() ->
     assert (one.state, counts(stage)) == (State.ASSIGNED, (1, 0))
     stage.dispatcher.receive(replace(stage.ports[0].report(), seconds=0.5, begun=(one.row_id,)))
     assert (one.state, counts(stage), one.times.started) == (State.RUNNING, (0, 1), 4.5)
-
-
-def test_a_request_may_end_with_its_first_token() -> None:
-    stage = Stage()
-    one = stage.submit()
-    stage.dispatch()
-    stage.report(token(one.row_id, 5, end=STOP))
-    assert (one.state, counts(stage)) == (State.FINISHED, (0, 0))
-
-
-def test_a_row_that_fails_fails_its_request_alone() -> None:
-    stage = Stage()
-    one, other = stage.submit(), stage.submit()
-    stage.dispatch()
-    stage.report(token(one.row_id, end=FinishReason.ERROR), token(other.row_id, 5))
-    assert (one.state, other.state) == (State.FAILED, State.RUNNING)
 
 
 def test_requests_are_served_by_priority_and_then_in_the_order_of_arrival() -> None:
@@ -174,19 +151,16 @@ def test_requests_are_refused_while_no_executor_lives() -> None:
 
 
 def test_a_patient_dispatcher_takes_requests_while_its_only_executor_has_a_fault() -> None:
-    clock, only = VirtualClock(), port()
-    parts = assemble(STRATEGIES["baton-pd"], BatchLimits(group_tokens=100, prefill_ahead=0))
-    dispatcher = Dispatcher(parts, (only,), clock, patient=True)
-    dispatcher.receive(ExecutorHealth(0, "it restarts"))
-    one = dispatcher.submit(range(4), PARAMS)
-    dispatcher.dispatch()
-    assert (only.take(), one.state) == ([], State.WAITING) and dispatcher.accepts and not dispatcher.alive
-    dispatcher.receive(ExecutorHealth(0, None))
-    dispatcher.dispatch()
-    assert admitted(only.take()) == [[one.row_id]]
-    dispatcher.receive(ExecutorDied(0, "gone"))
+    stage = Stage(patient=True)
+    stage.dispatcher.receive(ExecutorHealth(0, "it restarts"))
+    one = stage.submit()
+    assert (stage.dispatch(), one.state) == ([], State.WAITING)
+    assert stage.dispatcher.accepts and not stage.dispatcher.alive
+    stage.dispatcher.receive(ExecutorHealth(0, None))
+    assert stage.dispatch() == [[one.row_id]]
+    stage.dispatcher.receive(ExecutorDied(0, "gone"))
     with pytest.raises(Refused, match="no executor"):
-        dispatcher.submit(range(4), PARAMS)
+        stage.submit()
 
 
 # The end
@@ -241,7 +215,7 @@ def test_a_better_prediction_puts_a_waiting_request_elsewhere_and_is_kept_by_oth
     stage = Stage(port(rows=1), strategy="ssjf-continuous")
     running = stage.submit()
     assert stage.dispatch() == [[running.row_id]]
-    slow, quick = (stage.dispatcher.submit(range(4), PARAMS, predicted_length=length) for length in (3.0, 2.0))
+    slow, quick = (stage.submit(predicted_length=length) for length in (3.0, 2.0))
     stage.dispatcher.revise(slow, 1.0)
     assert (slow.predicted_length, stage.dispatcher.table.tokens_waiting) == (1.0, 4 + 1 + 4 + 2)
     stage.dispatcher.revise(running, 5.0)

@@ -20,23 +20,22 @@ from scheduler.serving_time.bilinear import Bilinear
 from scheduler.strategy import STRATEGIES
 from scheduler.stream import AT_ONCE, SLICE
 from scheduler.worker import Worker
-from tests.scheduler.fakes import FakePort, VirtualClock, admitted, kit, port, settle, token
+from tests.scheduler.fakes import FakePort, Stage, VirtualClock, admitted, kit, port, settle, token
 
 LIMITS = BatchLimits(group_tokens=200, prefill_ahead=2)
 PROFILE = Bilinear(*(0.001 for _ in range(8)))
 
 
 async def test_the_loop_wakes_for_arrivals_and_reports() -> None:
-    letterbox = port(rows=1)
-    dispatcher = Dispatcher(assemble(STRATEGIES["baton-pd"], LIMITS), [letterbox], VirtualClock())
-    running = asyncio.create_task(dispatcher.run())
+    stage = Stage(port(rows=1), limits=LIMITS)
+    running = asyncio.create_task(stage.dispatcher.run())
     await settle()
-    requests = [dispatcher.submit(range(4), SamplingParams(max_tokens=8)) for _ in range(4)]
+    requests = [stage.submit() for _ in range(4)]
     await settle()
-    assert admitted(letterbox.take()) == [[0, 1, 2]]
-    dispatcher.receive(letterbox.report(token(0, 5, end=FinishReason.STOP)))
+    assert admitted(stage.ports[0].take()) == [[0, 1, 2]]
+    stage.report(token(0, 5, end=FinishReason.STOP))
     await settle()
-    assert admitted(letterbox.take()) == [[3]]
+    assert admitted(stage.ports[0].take()) == [[3]]
     assert [one.state for one in requests] == [State.FINISHED] + [State.ASSIGNED] * 3
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -45,11 +44,9 @@ async def test_the_loop_wakes_for_arrivals_and_reports() -> None:
 
 async def test_all_else_runs_between_the_readers_of_a_step_of_a_thousand_rows() -> None:
     """All of them ran before anything else did, which held the loop for 60 ms."""
-    letterbox = port(capacity=10**6, rows=1000)
-    parts = assemble(STRATEGIES["baton-pd"], BatchLimits(group_tokens=10**6, prefill_ahead=0))
-    dispatcher = Dispatcher(parts, [letterbox], VirtualClock())
-    requests = [dispatcher.submit(range(4), SamplingParams(max_tokens=8)) for _ in range(1000)]
-    dispatcher.dispatch()
+    stage = Stage(port(capacity=10**6, rows=1000), limits=BatchLimits(group_tokens=10**6, prefill_ahead=0))
+    requests = [stage.submit() for _ in range(1000)]
+    stage.dispatch()
     read: list[RowId] = []
 
     async def follow(request: Request) -> None:
@@ -58,7 +55,7 @@ async def test_all_else_runs_between_the_readers_of_a_step_of_a_thousand_rows() 
 
     reading = [asyncio.create_task(follow(request)) for request in requests]
     await settle()
-    dispatcher.receive(letterbox.report(*(token(request.row_id, 7) for request in requests)))
+    stage.report(*(token(request.row_id, 7) for request in requests))
     counts = [0]
     while len(read) < len(requests):
         await asyncio.sleep(0)
@@ -73,18 +70,16 @@ async def test_all_else_runs_between_requests_that_leave_at_once(monkeypatch: py
     """Thousands of rows that left in one instant held the loop for 96 to 357 ms."""
     loop, now = asyncio.get_running_loop(), [0.0]
     monkeypatch.setattr(loop, "time", lambda: now[0])
-    dispatcher = Dispatcher(
-        assemble(STRATEGIES["baton-pd"], BatchLimits(group_tokens=10**6, prefill_ahead=0)), [port()], VirtualClock()
-    )
-    cancel = dispatcher.cancel
+    stage = Stage()
+    cancel = stage.dispatcher.cancel
 
     def cancel_slowly(request: Request) -> None:
         now[0] += 0.3 * SLICE
         cancel(request)
 
-    monkeypatch.setattr(dispatcher, "cancel", cancel_slowly)
-    requests = [dispatcher.submit(range(4), SamplingParams(max_tokens=8)) for _ in range(100)]
-    leaving, counts = asyncio.create_task(dispatcher.cancel_all(requests)), [0]
+    monkeypatch.setattr(stage.dispatcher, "cancel", cancel_slowly)
+    requests = [stage.submit() for _ in range(100)]
+    leaving, counts = asyncio.create_task(stage.dispatcher.cancel_all(requests)), [0]
     while counts[-1] < len(requests):
         await asyncio.sleep(0)
         counts.append(sum(request.state is State.CANCELLED for request in requests))
@@ -103,13 +98,11 @@ class PatientBatcher(ContinuousBatcher):
 
 
 async def test_the_loop_wakes_when_the_batcher_asked_for_it() -> None:
-    letterbox, clock = port(), VirtualClock()
-    parts = SchedulerParts(PatientBatcher(kit(LIMITS)), idle_first)
-    dispatcher = Dispatcher(parts, [letterbox], clock)
-    dispatcher.submit(range(4), SamplingParams(max_tokens=8))
-    running = asyncio.create_task(dispatcher.run())
+    stage = Stage(parts=SchedulerParts(PatientBatcher(kit(LIMITS)), idle_first))
+    stage.submit()
+    running = asyncio.create_task(stage.dispatcher.run())
     await settle()
-    assert admitted(letterbox.take()) == [[0]] and clock.time == 5.0
+    assert admitted(stage.ports[0].take()) == [[0]] and stage.clock.time == 5.0
     running.cancel()
 
 
@@ -246,21 +239,17 @@ class BrokenBatcher(ContinuousBatcher):
         raise ZeroDivisionError
 
 
-async def test_a_fault_in_a_part_ends_every_request_with_an_error_and_shows() -> None:
+@pytest.mark.parametrize("revised", [False, True], ids=["in a decision", "as a prediction changes"])
+async def test_a_fault_in_a_part_ends_every_request_with_an_error_and_shows(revised: bool) -> None:
     """It used to end the loop alone: requests waited for ever while the server called itself ready."""
-    dispatcher = Dispatcher(SchedulerParts(BrokenBatcher(kit(LIMITS)), idle_first), [port()], VirtualClock())
-    request = dispatcher.submit(range(4), SamplingParams(max_tokens=8))
-    await dispatcher.run()
+    stage = Stage(parts=SchedulerParts(BrokenBatcher(kit(LIMITS)), idle_first))
+    request = stage.submit()
+    if revised:
+        stage.dispatcher.revise(request, 3.0)
+    else:
+        await stage.dispatcher.run()
     assert [update.error async for update in request.stream] == ["the scheduler failed"]
-    assert request.state is State.FAILED and not dispatcher.alive
+    assert request.state is State.FAILED and not stage.dispatcher.alive
+    stage.dispatcher.revise(request, 2.0)  # it has ended, so nobody looks at it
     with pytest.raises(Refused, match="the scheduler failed"):
-        dispatcher.submit(range(4), SamplingParams(max_tokens=8))
-
-
-async def test_the_same_when_the_fault_shows_as_a_prediction_changes() -> None:
-    dispatcher = Dispatcher(SchedulerParts(BrokenBatcher(kit(LIMITS)), idle_first), [port()], VirtualClock())
-    request = dispatcher.submit(range(4), SamplingParams(max_tokens=8))
-    dispatcher.revise(request, 3.0)
-    assert [update.error async for update in request.stream] == ["the scheduler failed"]
-    assert request.state is State.FAILED and not dispatcher.alive
-    dispatcher.revise(request, 2.0)  # it has ended, so nobody looks at it
+        stage.submit()

@@ -3,15 +3,11 @@
 import numpy as np
 
 from engine.messages import ExecutorDied, FinishReason
-from engine.sampling.params import SamplingParams
-from scheduler.assembly import assemble
-from scheduler.batching.batcher import BatchLimits
-from scheduler.dispatcher import Dispatcher
 from scheduler.length.prediction import LengthDistribution
 from scheduler.plan import Assignment
 from scheduler.request import Request, State
-from scheduler.strategy import STRATEGIES
-from tests.scheduler.fakes import VirtualClock, port, token
+from tests.scheduler import fakes
+from tests.scheduler.fakes import token
 
 
 class Notes:
@@ -34,30 +30,20 @@ class Notes:
         self.plans.append(assignment)
 
 
-class Stage:
-    """A dispatcher with one executor and an observer."""
+class Stage(fakes.Stage):
+    """A dispatcher with two observers."""
 
     def __init__(self) -> None:
-        self.port, self.clock, self.notes, self.others = port(), VirtualClock(), Notes(), Notes()
-        parts = assemble(STRATEGIES["baton-pd"], BatchLimits(group_tokens=100, prefill_ahead=0))
-        self.dispatcher = Dispatcher(parts, [self.port], self.clock, (self.notes, self.others))
-
-    def submit(self) -> Request:
-        return self.dispatcher.submit(range(4), SamplingParams(max_tokens=8))
+        self.notes, self.others = Notes(), Notes()
+        super().__init__(observers=(self.notes, self.others))
 
 
 def test_every_end_is_told_once_with_its_reason() -> None:
     stage = Stage()
     stopped, cut, broken, left = (stage.submit() for _ in range(4))
     stage.dispatcher.dispatch()
-    stage.clock.time = 3.0
-    stage.dispatcher.receive(
-        stage.port.report(
-            token(stopped.row_id, 5, end=FinishReason.STOP),
-            token(cut.row_id, 5, end=FinishReason.LENGTH),
-            token(broken.row_id, end=FinishReason.ERROR),
-        )
-    )
+    ends = {stopped: FinishReason.STOP, cut: FinishReason.LENGTH, broken: FinishReason.ERROR}
+    stage.report(*(token(one.row_id, 5, end=reason) for one, reason in ends.items()), now=3.0)
     for one in (stopped, left, left):  # as handlers do when they leave
         stage.dispatcher.cancel(one)
     assert stage.notes.ends == [
@@ -73,10 +59,9 @@ def test_each_first_token_is_told_when_it_comes() -> None:
     stage = Stage()
     whole, going_on = stage.submit(), stage.submit()
     stage.dispatcher.dispatch()
-    stage.clock.time = 3.0
-    stage.dispatcher.receive(stage.port.report(token(whole.row_id, 5, end=FinishReason.STOP)))
-    for stage.clock.time in (4.0, 5.0):
-        stage.dispatcher.receive(stage.port.report(token(going_on.row_id, 5)))
+    stage.report(token(whole.row_id, 5, end=FinishReason.STOP), now=3.0)
+    for now in (4.0, 5.0):
+        stage.report(token(going_on.row_id, 5), now=now)
     assert stage.notes.firsts == [(whole.row_id, 3.0), (going_on.row_id, 4.0)]
 
 
@@ -91,9 +76,7 @@ def test_a_request_is_submitted_with_its_arrival_and_what_was_foreseen() -> None
     stage = Stage()
     stage.clock.time = 5.0
     likely = LengthDistribution.certain(7)
-    one = stage.dispatcher.submit(
-        [1], SamplingParams(max_tokens=8), arrival=4.5, predicted_length=7.0, distribution=likely
-    )
+    one = stage.submit(1, arrival=4.5, predicted_length=7.0, distribution=likely)
     assert (one.times.arrival, one.predicted_length, one.distribution) == (4.5, 7.0, likely)
     plain = stage.submit()
     assert (plain.times.arrival, plain.predicted_length, plain.distribution) == (stage.dispatcher.now(), None, None)

@@ -6,22 +6,20 @@ import random
 import numpy as np
 import pytest
 
-from engine.messages import Cause, FinishReason, HandedBack, Pause, StepReport
+from engine.messages import Cause, FinishReason, Pause
 from engine.sampling.params import SamplingParams
 from engine.simulated.machine import Machine
 from loadgen.simulate.node import Node, VirtualClock
 from scheduler.assembly import SchedulerParts, assemble
 from scheduler.batching.batcher import BatchLimits
 from scheduler.batching.preemption import Background
-from scheduler.dispatcher import Dispatcher
 from scheduler.options import Scheduling
 from scheduler.placement import idle_first
 from scheduler.request import BACKGROUND, Request
 from scheduler.serving_time.bilinear import Bilinear
 from scheduler.serving_time.machine import MachineModel
 from scheduler.strategy import STRATEGIES
-from tests.scheduler.fakes import VirtualClock as FakeClock
-from tests.scheduler.fakes import admitted, port, request, token, worker
+from tests.scheduler.fakes import Stage, admitted, port, request, token, worker
 
 COST = Bilinear(p1=0.0, p2=0.0, p3=0.0, p4=0.08, d1=0.0, d2=0.01, d3=0.0, d4=0.09)
 """A step takes 0.09 s and 0.01 s a row; a prompt, spread over an answer of 8 tokens, another 0.01 s."""
@@ -75,33 +73,30 @@ def parts_for(strategy: str, slowdown: float, slots: int) -> SchedulerParts:
 
 
 def test_rows_make_way_when_others_come_and_go_on_when_they_have_gone() -> None:
-    executor = port(rows=4)
-    dispatcher = Dispatcher(parts_for("baton-pd", 0.2 + 1e-9, 4), [executor], FakeClock())
+    stage = Stage(port(rows=4), parts=parts_for("baton-pd", 0.2 + 1e-9, 4))
     for _ in range(3):
-        dispatcher.submit((1, 2), SamplingParams(max_tokens=8), priority=BACKGROUND)
-    dispatcher.dispatch()
-    assert admitted(executor.take()) == [[0, 1, 2]]
-    dispatcher.submit((1, 2), SamplingParams(max_tokens=8))
-    dispatcher.dispatch()
-    commands = executor.take()
+        stage.submit(2, priority=BACKGROUND)
+    assert stage.dispatch() == [[0, 1, 2]]
+    stage.submit(2)
+    stage.dispatcher.dispatch()
+    commands = stage.ports[0].take()
     assert admitted(commands) == [[3]] and commands[1:] == [Pause((1, 2))]
-    handed_back = (HandedBack((1, 2), Cause.PAUSE),)
-    dispatcher.receive(StepReport(0, 1, (), executor.report().shape, 0.0, handed_back=handed_back))
-    dispatcher.dispatch()
-    assert executor.take() == [], "there is no room for them beside the other"
-    dispatcher.receive(executor.report(token(3, 7, end=FinishReason.STOP)))
-    dispatcher.dispatch()
-    assert admitted(executor.take()) == [[1, 2]]
+    stage.hand_back(Cause.PAUSE, 1, 2)
+    stage.dispatcher.dispatch()
+    assert stage.ports[0].take() == [], "there is no room for them beside the other"
+    stage.report(token(3, 7, end=FinishReason.STOP))
+    assert stage.dispatch() == [[1, 2]]
 
 
 def test_background_requests_that_wait_are_in_nobodys_way() -> None:
-    dispatcher = Dispatcher(parts_for("baton-pd", 0.0, 4), [port(rows=4)], FakeClock())
-    dispatcher.submit((1, 2), SamplingParams(max_tokens=8))
+    stage = Stage(port(rows=4), parts=parts_for("baton-pd", 0.0, 4))
+    stage.submit(2)
     for _ in range(3):
-        dispatcher.submit((1, 2), SamplingParams(max_tokens=8), priority=BACKGROUND)
-    dispatcher.dispatch()
-    assert (len(dispatcher.waiting), dispatcher.table.requests_in_line, dispatcher.table.tokens_waiting) == (3, 0, 0)
-    assert dispatcher.waits.free_slots == 3
+        stage.submit(2, priority=BACKGROUND)
+    stage.dispatch()
+    table = stage.dispatcher.table
+    assert (len(stage.dispatcher.waiting), table.requests_in_line, table.tokens_waiting) == (3, 0, 0)
+    assert stage.dispatcher.waits.free_slots == 3
 
 
 def serve(strategy: str, slowdown: float, *, beside: bool) -> list[float]:

@@ -6,11 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.messages import Cause, HandedBack, Pause, StepReport
+from engine.messages import Cause, Pause
 from engine.sampling.params import SamplingParams
 from engine.simulated.machine import Machine
-from loadgen.simulate.node import Node
-from loadgen.simulate.node import VirtualClock as MovedClock
+from loadgen.simulate.node import Node, VirtualClock
 from loadgen.simulate.prediction import read_prediction
 from loadgen.simulate.simulation import simulate
 from loadgen.workload.lengths import RequestLengths
@@ -19,7 +18,6 @@ from scheduler.batching.batcher import BatchLimits
 from scheduler.batching.continuous import ContinuousBatcher
 from scheduler.batching.memory import MEMORIES
 from scheduler.batching.preemption import ByOrder, ByPriority
-from scheduler.dispatcher import Dispatcher
 from scheduler.length.oracle import true_length
 from scheduler.options import Scheduling
 from scheduler.plan import Assignment, Plan
@@ -28,7 +26,7 @@ from scheduler.serving_time.bilinear import Bilinear
 from scheduler.strategy import STRATEGIES
 from scheduler.waiting.by_length import Sjf
 from scheduler.worker import Worker
-from tests.scheduler.fakes import FakePort, VirtualClock, admitted, kit, port, request, token, worker
+from tests.scheduler.fakes import Stage, kit, port, request, token, worker
 
 SLICE = 4
 COST = Bilinear(0.0, 0.0, 0.0, 0.1, 0.0, 0.0, 0.0, 0.1)
@@ -129,7 +127,7 @@ def test_while_rows_are_asked_to_leave_no_others_are() -> None:
 
 @pytest.mark.parametrize("strategy", ["baton-pd", "baton", "ils", "lengthwise"])
 def test_a_request_of_better_priority_gets_the_slot_of_a_worse_one_which_goes_on_later(strategy: str) -> None:
-    clock = MovedClock()
+    clock = VirtualClock()
     limits = BatchLimits(group_tokens=64, prefill_ahead=1).within(1000, 500, 1)
     node = Node(assemble(STRATEGIES[strategy], limits, COST), Machine(COST, 1000, 1, context_length=500), clock)
     worse, better = (SamplingParams(100, replay_tokens=tokens) for tokens in (100, 5))
@@ -146,32 +144,20 @@ def test_a_request_of_better_priority_gets_the_slot_of_a_worse_one_which_goes_on
     assert short.times.end == pytest.approx(1.6, abs=0.11) and long_one.times.end == pytest.approx(11.5, abs=0.11)
 
 
-def submit(dispatcher: Dispatcher, predicted: float) -> Request:
-    return dispatcher.submit((1, 2), request().sampling, predicted_length=predicted)
-
-
-def generate(dispatcher: Dispatcher, executor: FakePort, one: Request, count: int) -> None:
-    dispatcher.receive(executor.report(token(one.row_id, *range(count))))
-
-
 def test_the_dispatcher_asks_for_the_slot_and_gives_it_to_whom_it_is_for() -> None:
     limits = BatchLimits(group_tokens=64, prefill_ahead=0, options=Scheduling(slice_length=2))
-    executor = port(rows=1)
-    dispatcher = Dispatcher(assemble(STRATEGIES["srpt"], limits), [executor], VirtualClock())
-    long_one = submit(dispatcher, 8.0)
-    dispatcher.dispatch()
-    generate(dispatcher, executor, long_one, 2)
-    short = submit(dispatcher, 1.0)
-    dispatcher.dispatch()
-    assert admitted(executor.posted) == [[long_one.row_id]]
-    assert executor.take()[1:] == [Pause((long_one.row_id,))]
-    dispatcher.dispatch()
-    assert executor.take() == [], "it was asked already"
-    handed_back = (HandedBack((long_one.row_id,), Cause.PAUSE),)
-    dispatcher.receive(StepReport(0, 3, (), executor.report().shape, 0.0, handed_back=handed_back))
-    dispatcher.dispatch()
-    assert admitted(executor.take()) == [[short.row_id]]
-    assert (long_one.generated, list(dispatcher.waiting)) == (2, [long_one])
+    stage = Stage(port(rows=1), strategy="srpt", limits=limits)
+    long_one = stage.submit(predicted_length=8.0)
+    assert stage.dispatch() == [[long_one.row_id]]
+    stage.report(token(long_one.row_id, 0, 1))
+    short = stage.submit(predicted_length=1.0)
+    stage.dispatcher.dispatch()
+    assert stage.ports[0].take() == [Pause((long_one.row_id,))]
+    stage.dispatcher.dispatch()
+    assert stage.ports[0].take() == [], "it was asked already"
+    stage.hand_back(Cause.PAUSE, long_one.row_id)
+    assert stage.dispatch() == [[short.row_id]]
+    assert (long_one.generated, list(stage.dispatcher.waiting)) == (2, [long_one])
 
 
 def test_a_short_request_need_not_wait_for_a_long_one() -> None:

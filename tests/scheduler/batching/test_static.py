@@ -3,17 +3,14 @@
 import pytest
 
 from engine.messages import Cause, ExecutorDied, FinishReason, RowUpdate
-from engine.sampling.params import SamplingParams
-from scheduler.assembly import assemble
 from scheduler.batching.batcher import BatchLimits
 from scheduler.batching.memory import MEMORIES
 from scheduler.batching.static import StaticBatcher
-from scheduler.dispatcher import Dispatcher
 from scheduler.options import Scheduling
 from scheduler.plan import Returns
 from scheduler.request import Request, State
 from scheduler.strategy import CLOSED, STRATEGIES
-from tests.scheduler.fakes import Stage, VirtualClock, admitted, cancelled, kit, port, request, token, worker
+from tests.scheduler.fakes import Stage, cancelled, kit, port, request, token, worker
 
 LIMITS = BatchLimits(group_tokens=100, prefill_ahead=2, options=Scheduling(max_batch_size=3))
 PATIENT = BatchLimits(group_tokens=100, prefill_ahead=2, options=Scheduling(max_batch_size=3, batch_wait_timeout=2.0))
@@ -117,16 +114,15 @@ async def test_complete_answers_survive_the_death_of_their_executor() -> None:
 
 
 def test_rows_that_a_dying_executor_salvaged_go_on_elsewhere() -> None:
-    ports = [port(0, rows=2, capacity=5000), port(1, rows=2, capacity=5000)]
-    dispatcher = Dispatcher(assemble(STRATEGIES["fcfs-dynamic"], LIMITS), ports, VirtualClock())
-    one, other = (dispatcher.submit(range(4), SamplingParams(max_tokens=8)) for _ in range(2))
-    dispatcher.dispatch()
-    dispatcher.receive(ports[0].report(token(0, 5), token(1, 6)))
-    ports[0].alive = False
-    dispatcher.receive(ExecutorDied(0, "fire", salvaged=(1,)))
+    ports = (port(index, rows=2, capacity=5000) for index in (0, 1))
+    stage = Stage(*ports, strategy="fcfs-dynamic", limits=LIMITS)
+    one, other = stage.submit(), stage.submit()
+    stage.dispatch()
+    stage.report(token(0, 5), token(1, 6))
+    stage.ports[0].alive = False
+    stage.dispatcher.receive(ExecutorDied(0, "fire", salvaged=(1,)))
     assert (one.state, other.state) == (State.FAILED, State.WAITING)
-    dispatcher.dispatch()
-    assert admitted(ports[1].take()) == [[1]] and other.generated == 1
+    assert stage.dispatch(1) == [[1]] and other.generated == 1
 
 
 async def test_rows_that_are_handed_back_wait_and_go_on() -> None:

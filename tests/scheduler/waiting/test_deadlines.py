@@ -1,55 +1,44 @@
 """Deadlines: refused when they cannot be met, ended when they pass in the queue, and else left alone."""
 
 import asyncio
-from dataclasses import replace
 
 import pytest
 
-from engine.messages import Cause, FinishReason, HandedBack
+from engine.messages import Cause, FinishReason
 from engine.sampling.params import SamplingParams
-from scheduler.assembly import assemble
-from scheduler.batching.batcher import BatchLimits
-from scheduler.dispatcher import Dispatcher
 from scheduler.request import Failure, Request, State, TooLate
-from scheduler.strategy import STRATEGIES
 from scheduler.wait_estimate.calibration import FEWEST
-from tests.scheduler.fakes import VirtualClock, admitted, port, token
-
-PARAMS = SamplingParams(max_tokens=100)
+from tests.scheduler.fakes import Stage, port, token
 
 
-class OneSlot:
+class OneSlot(Stage):
     """An executor with one row, which makes a token a second."""
 
     def __init__(self) -> None:
-        self.port = port(rows=1)
-        self.clock = VirtualClock()
-        limits = BatchLimits(group_tokens=100, prefill_ahead=0)
-        self.dispatcher = Dispatcher(assemble(STRATEGIES["baton-pd"], limits), [self.port], self.clock)
+        super().__init__(port(rows=1))
 
-    def submit(self, predicted: float, deadline: float | None = None) -> Request:
-        return self.dispatcher.submit(range(4), PARAMS, deadline=deadline, predicted_length=predicted)
+    def ask(self, predicted: float, deadline: float | None = None) -> Request:
+        return self.submit(most=100, deadline=deadline, predicted_length=predicted)
 
     def busy(self) -> Request:
         """A request that has run for 30 seconds and has 9 more to go."""
-        running = self.submit(39)
+        running = self.ask(39)
         self.dispatcher.dispatch()
-        for _ in range(30):
-            self.clock.time += 1.0
-            self.dispatcher.receive(self.port.report(token(running.row_id, 5)))
+        for second in range(1, 31):
+            self.report(token(running.row_id, 5), now=float(second))
         return running
 
 
 def test_a_deadline_that_what_waits_leaves_no_time_for_is_refused_at_once() -> None:
     stage = OneSlot()
     stage.busy()
-    stage.submit(20)
+    stage.ask(20)
     stage.dispatcher.dispatch()
     # At 30 s: 9 s for the one that runs, 20 s for the one that waits, 5 s of its own.
     with pytest.raises(TooLate, match="too much waits before it"):
-        stage.submit(5, deadline=63.0)
+        stage.ask(5, deadline=63.0)
     assert stage.dispatcher.table.requests_waiting == 1
-    assert stage.submit(5, deadline=65.0).state is State.WAITING
+    assert stage.ask(5, deadline=65.0).state is State.WAITING
 
 
 def test_a_deadline_is_held_against_the_end_that_is_told() -> None:
@@ -57,11 +46,11 @@ def test_a_deadline_is_held_against_the_end_that_is_told() -> None:
     stage = OneSlot()
     stage.busy()
     stage.dispatcher.waits._calibration._scores[None].extend([(1.0, False)] * FEWEST)
-    told = stage.dispatcher.estimate_all([((1,) * 4, PARAMS, {"predicted_length": 5.0})])[0].expected
+    told = stage.dispatcher.estimate_all([((1,) * 4, SamplingParams(100), {"predicted_length": 5.0})])[0].expected
     assert told is not None and told.median > told.point + 1.0
     with pytest.raises(TooLate):
-        stage.submit(5, deadline=told.at + told.median - 0.1)
-    assert stage.submit(5, deadline=told.at + told.median + 0.1).state is State.WAITING
+        stage.ask(5, deadline=told.at + told.median - 0.1)
+    assert stage.ask(5, deadline=told.at + told.median + 0.1).state is State.WAITING
 
 
 def test_a_server_with_nothing_to_do_tries() -> None:
@@ -70,19 +59,19 @@ def test_a_server_with_nothing_to_do_tries() -> None:
     running = stage.busy()
     stage.dispatcher.cancel(running)
     stage.dispatcher.dispatch()
-    assert stage.submit(5, deadline=stage.clock.time + 1.0).state is State.WAITING
+    assert stage.ask(5, deadline=stage.clock.time + 1.0).state is State.WAITING
 
 
 def test_a_deadline_that_has_passed_is_refused() -> None:
     stage = OneSlot()
     stage.clock.time = 5.0
     with pytest.raises(TooLate, match="it takes longer by itself, though nothing waits"):
-        stage.submit(1, deadline=5.0)
+        stage.ask(1, deadline=5.0)
 
 
 async def test_a_request_whose_deadline_passes_in_the_queue_ends_with_an_error() -> None:
     stage = OneSlot()
-    late = [stage.submit(5, deadline=3.0 + place) for place in range(3)]
+    late = [stage.ask(5, deadline=3.0 + place) for place in range(3)]
     running = asyncio.create_task(stage.dispatcher.run())
     async with asyncio.timeout(20):
         updates = [update async for update in late[2].stream]
@@ -98,10 +87,9 @@ async def test_a_request_whose_deadline_passes_in_the_queue_ends_with_an_error()
 
 def test_an_answer_that_has_begun_goes_on_past_its_deadline() -> None:
     stage = OneSlot()
-    one = stage.submit(5, deadline=3.0)
+    one = stage.ask(5, deadline=3.0)
     stage.dispatcher.dispatch()
-    stage.clock.time = 1.0
-    stage.dispatcher.receive(stage.port.report(token(one.row_id, 5)))
+    stage.report(token(one.row_id, 5), now=1.0)
     stage.clock.time = 10.0
     stage.dispatcher.dispatch()
     assert one.state is State.RUNNING and stage.dispatcher.wake_at() is None
@@ -109,27 +97,24 @@ def test_an_answer_that_has_begun_goes_on_past_its_deadline() -> None:
 
 def test_a_deadline_that_passes_on_an_executor_counts_when_it_hands_the_request_back() -> None:
     stage = OneSlot()
-    one = stage.submit(5, deadline=3.0)
+    one = stage.ask(5, deadline=3.0)
     stage.dispatcher.dispatch()
     stage.clock.time = 4.0
     stage.dispatcher.dispatch()
     assert one.state is State.ASSIGNED and stage.dispatcher.wake_at() is None
-    handed_back = HandedBack((one.row_id,), Cause.PAUSE, dropped=(one.row_id,))
-    stage.dispatcher.receive(replace(stage.port.report(), handed_back=(handed_back,)))
-    stage.port.take()
-    stage.dispatcher.dispatch()
+    stage.hand_back(Cause.PAUSE, one.row_id, dropped=(one.row_id,))
+    stage.ports[0].take()
+    assert stage.dispatch() == []
     assert (one.state, one.failure) == (State.FAILED, Failure.DEADLINE)
-    assert admitted(stage.port.take()) == []
 
 
 def test_a_deadline_that_no_longer_counts_wakes_nobody() -> None:
     stage = OneSlot()
     stage.busy()
-    stage.dispatcher.cancel(stage.submit(5, deadline=80.0))
+    stage.dispatcher.cancel(stage.ask(5, deadline=80.0))
     assert stage.dispatcher.wake_at() is None
-    waiting = stage.submit(5, deadline=90.0)
+    waiting = stage.ask(5, deadline=90.0)
     assert stage.dispatcher.wake_at() == 90.0
     stage.clock.time = 90.0
-    stage.dispatcher.dispatch()
+    assert stage.dispatch() == [[0]]
     assert waiting.state is State.FAILED
-    assert admitted(stage.port.take()) == [[0]]
