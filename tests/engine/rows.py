@@ -2,9 +2,10 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields
+from itertools import count
 from typing import Any
 
-from torch import Tensor
+from torch import OutOfMemoryError, Tensor
 
 from engine.device import RowT
 from engine.forward.batch import RunningBatch
@@ -100,3 +101,15 @@ class FaultyModel(LoadedModel):
 
 def faulty(model: LoadedModel, fault: Callable[[KvStore, Tensor], Tensor]) -> FaultyModel:
     return FaultyModel(**{field.name: getattr(model, field.name) for field in fields(model)}, fault=fault)
+
+
+def short_in(kind: type, *calls: int) -> Callable[[KvStore, Tensor], Tensor]:
+    """A fault: these passes over a store of the kind, counted from 0, find no memory."""
+    passes = count()
+
+    def fault(store: KvStore, logits: Tensor) -> Tensor:
+        if isinstance(store, kind) and next(passes) in calls:
+            raise OutOfMemoryError("CUDA out of memory (injected)")
+        return logits
+
+    return fault

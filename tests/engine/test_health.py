@@ -363,10 +363,7 @@ def test_a_lack_of_memory_that_a_thread_keeps_is_left_with_it(bench: Bench, tiny
     device_of(bench.lifecycle).model = faulty(tiny_model, fail)
     bench.fault.on = True
     bench.admit(0, 1, 2)
-    told: list[Report] = []
-    while len(ends(told)) < 3:
-        told += bench.until(lambda report: bool(ends([report])))
-    assert len(unwell) == 1 and set(ends(told).values()) == {FinishReason.LENGTH}
+    assert set(ends(bench.until_ended(3)).values()) == {FinishReason.LENGTH} and len(unwell) == 1
     assert bench.executor.alive and len(list_executors() - before) == 1 and before <= list_executors()
 
 

@@ -2,7 +2,7 @@
 
 import weakref
 from collections.abc import Callable
-from typing import Any
+from functools import partial
 
 import pytest
 
@@ -39,12 +39,8 @@ class WatchedBatch(RunningBatch):
 
 @pytest.fixture
 def run(net: Net) -> Run:
-    """Makes a lifecycle, of the tiny model unless another is given."""
-
-    def make(model: LoadedModel = net.model, **sizes: Any) -> Lifecycle[Row]:
-        return lifecycle_of(model, net.text, **sizes)
-
-    return make
+    """Makes a lifecycle of the tiny model."""
+    return partial(lifecycle_of, *net)
 
 
 def alone(run: Run, one: RowSpec) -> list[int]:
@@ -166,22 +162,3 @@ def test_rows_of_every_stage_can_be_cancelled_at_once(run: Run) -> None:
     lifecycle.table.cancel([0, 1, 2, 3])
     assert lifecycle.table.idle
     serves(lifecycle, run, spec(4))
-
-
-def test_a_first_token_does_not_wait_for_a_decode_step(run: Run) -> None:
-    """It used to be reported together with the second, a whole step of the batch later."""
-    lifecycle = admitted(run(), [spec(0)])
-    assert [len(update.token_ids) for update in lifecycle.turn()] == [1]
-    assert lifecycle.table.shape().rows == 0
-
-
-def test_a_row_that_is_taken_out_is_told_in_the_turn_in_which_it_leaves(net: Net) -> None:
-    batch = WatchedBatch(net.model, 40, rows=4)
-    lifecycle = Lifecycle(TorchDevice(*net, batch, max_prefill_tokens=64))
-    lifecycle.table.admit([spec(0, length=8, max_tokens=20), spec(1, length=8, max_tokens=20)])
-    told = []
-    while not lifecycle.table.idle:
-        lifecycle.turn()
-        told += [f"out {row_id}" for row_id in lifecycle.table.swapped_out]
-    assert told == [event for event in batch.log if event.startswith("out")]
-    assert told

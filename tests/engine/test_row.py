@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from engine.messages import REPETITION, FinishReason, RowUpdate, TokenLogprob
+from engine.messages import REPETITION, FinishReason, RowUpdate
 from engine.row import Choice, Row
 from engine.sampling.params import Grammar, GrammarKind
 from models.text import Text
@@ -205,12 +205,3 @@ def test_counts_are_right_whenever_they_are_first_asked_for(tiny_text: Text, ids
     assert dict(zip(row.said.tokens, row.said.counts, strict=True)) == {7: 0, ids["b"]: 1, ids["a"]: 2}
     feed(row, [ids["b"]])
     assert dict(zip(row.said.tokens, row.said.counts, strict=True)) == {7: 0, ids["b"]: 2, ids["a"]: 2}
-
-
-def test_log_probabilities_of_the_prompt_are_told_once(tiny_text: Text, ids: dict[str, int]) -> None:
-    row = row_of(tiny_text)
-    row.prompt_logprobs = (None, TokenLogprob(6, -1.0, 1))
-    own = TokenLogprob(ids["a"], -0.5, 1)
-    first, second = row.accept(Choice(ids["a"], own)), row.accept(Choice(ids["b"]))
-    assert (first.prompt_logprobs, first.logprobs) == (row.prompt_logprobs, (own,))
-    assert (second.prompt_logprobs, second.logprobs) == (None, ())

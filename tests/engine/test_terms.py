@@ -64,11 +64,8 @@ def test_rows_of_a_closed_batch_that_have_ended_keep_their_slots_until_the_last_
     assert running(lifecycle) == [0, 1] and lifecycle.table.tally.generated == 2
     turns(lifecycle, 1)
     assert running(lifecycle) == [0, 1] and (lifecycle.table.tally.generated, lifecycle.table.tally.invalid) == (1, 1)
-    assert (lifecycle.table.tally.reads, lifecycle.table.tally.pad_reads, lifecycle.table.tally.invalid_reads) == (
-        2 * 5,
-        0,
-        5,
-    )
+    tally = lifecycle.table.tally
+    assert (tally.reads, tally.pad_reads, tally.invalid_reads) == (2 * 5, 0, 5)
     turns(lifecycle, 1)
     assert running(lifecycle) == [] and lifecycle.table.idle
 
@@ -127,8 +124,7 @@ def test_a_slice_ends_after_so_many_iterations_and_the_rest_goes_on_elsewhere(ne
     assert here.table.idle and len(store) == 1 and store.bytes == 7 * net.model.kv.bytes_per_token
     there.table.admit([specs[1]], sliced)
     updates += finish(there)
-    whole = finish(all_in_one(*net, specs))
-    assert tokens_of(updates) == tokens_of(whole) and len(store) == 0
+    assert tokens_of(updates) == alone(*net, specs) and len(store) == 0
 
 
 def until_handed_back(lifecycle: Lifecycle[Row], *, most: int = 200) -> tuple[list[RowUpdate], HandedBack]:
@@ -141,9 +137,9 @@ def until_handed_back(lifecycle: Lifecycle[Row], *, most: int = 200) -> tuple[li
     raise AssertionError("nothing was handed back")
 
 
-def all_in_one(model: LoadedModel, text: Text, specs: list[RowSpec]) -> Lifecycle[Row]:
-    lifecycle = admitted(lifecycle_of(model, text), specs)
-    return lifecycle
+def alone(model: LoadedModel, text: Text, specs: list[RowSpec]) -> dict[RowId, list[int]]:
+    """Tokens that rows generate in one batch without slices."""
+    return tokens_of(finish(admitted(lifecycle_of(model, text), specs)))
 
 
 def test_a_batch_whose_rows_all_end_within_the_slice_hands_nothing_back(lifecycle: Lifecycle[Row]) -> None:
@@ -154,7 +150,7 @@ def test_a_batch_whose_rows_all_end_within_the_slice_hands_nothing_back(lifecycl
 
 def test_what_is_to_be_recomputed_takes_no_host_memory(net: Net) -> None:
     store: HostStore[Row] = HostStore()
-    lifecycle = lifecycle_of(*net, capacity=500, rows=4, chunk=64, store=store)
+    lifecycle = lifecycle_of(*net, store=store)
     lifecycle.table.admit([spec(0, 5, max_tokens=9)], replace(CLOSED, iterations=2, kept_from=NEVER))
     until_handed_back(lifecycle)
     assert len(store) == 1 and store.bytes == 0
@@ -184,7 +180,7 @@ def test_a_repetition_is_noticed_across_slices(net: Net, terms: BatchPolicy) -> 
 def test_rows_of_some_lengths_keep_their_k_and_v(net: Net) -> None:
     """They have 8 and 10 tokens after the slice, K and V of 9 of these."""
     store: HostStore[Row] = HostStore()
-    lifecycle = lifecycle_of(*net, capacity=500, rows=4, chunk=64, store=store)
+    lifecycle = lifecycle_of(*net, store=store)
     rows = [spec(0, 5, max_tokens=9), spec(1, 7, max_tokens=9)]
     lifecycle.table.admit(rows, replace(CLOSED, iterations=2, kept_from=9))
     _, handed_back = until_handed_back(lifecycle)
@@ -208,8 +204,7 @@ def test_what_is_in_host_memory_outlives_its_device(net: Net) -> None:
     updates = turns(first, 3)
     assert first.table.salvage() == (1,)
     second.table.admit([spec(1, max_tokens=9)])
-    made = tokens_of(updates + finish(second))[1]
-    assert made == tokens_of(finish(all_in_one(*net, [spec(1, max_tokens=9)])))[1]
+    assert tokens_of(updates + finish(second))[1] == alone(*net, [spec(1, max_tokens=9)])[1]
 
 
 def test_a_row_that_is_read_again_outlives_its_device(net: Net) -> None:
@@ -226,8 +221,7 @@ def test_a_row_that_is_read_again_outlives_its_device(net: Net) -> None:
     first.table.admit(rows[1:])
     assert sorted(first.table.salvage()) == [0, 1]
     second.table.admit(rows)
-    made = tokens_of(updates + finish(second))
-    assert made == tokens_of(finish(all_in_one(*net, rows)))
+    assert tokens_of(updates + finish(second)) == alone(*net, rows)
 
 
 def test_what_a_device_puts_by_that_was_given_up_is_nobody_s(net: Net) -> None:
@@ -279,15 +273,12 @@ def test_a_row_that_is_named_twice_is_paused_once(lifecycle: Lifecycle[Row]) -> 
 
 def test_a_batch_that_outgrows_the_device_is_handed_back_whole(net: Net) -> None:
     lifecycle = lifecycle_of(*net, capacity=40, rows=4)
-    lifecycle.table.admit(
-        [spec(row_id, 4, max_tokens=30) for row_id in range(4)], replace(CLOSED, overflow=Overflow.SPLIT)
-    )
+    specs, terms = [spec(row_id, 4, max_tokens=30) for row_id in range(4)], replace(CLOSED, overflow=Overflow.SPLIT)
+    lifecycle.table.admit(specs, terms)
     updates, handed_back = until_handed_back(lifecycle)
     assert handed_back == HandedBack((0, 1, 2, 3), Cause.OVERFLOW)
     assert [len(tokens) for tokens in tokens_of(updates).values()] == [7] * 4
-    lifecycle.table.admit(
-        [spec(row_id, 4, max_tokens=30) for row_id in range(1)], replace(CLOSED, overflow=Overflow.SPLIT)
-    )
+    lifecycle.table.admit(specs[:1], terms)
     assert len(tokens_of(finish(lifecycle))[0]) == 23
 
 

@@ -1,7 +1,6 @@
 """The rules of a row's life on the engine's device and on the simulated one, behind one face."""
 
 import math
-from collections import Counter
 from collections.abc import Iterable
 from typing import Generic, Protocol, TypeAlias
 
@@ -24,31 +23,13 @@ CHUNK = 512
 """Tokens of a chunk of prefill."""
 
 
-class _Batch(RunningBatch):
-    left: Counter[RowId]
-
-    def remove(self, row: Row, *, wipe: bool = False) -> None:
-        self.left[row.row_id] += 1
-        super().remove(row, wipe=wipe)
-
-
-class _SimulatedBatch(SimulatedBatch):
-    left: Counter[RowId]
-
-    def remove(self, row: SimulatedRow, *, wipe: bool = False) -> None:
-        self.left[row.row_id] += 1
-        super().remove(row, wipe=wipe)
-
-
 class Twin(Generic[RowT]):
     """One device, moved on by hand."""
 
-    def __init__(self, lifecycle: Lifecycle[RowT], left: Counter[RowId]) -> None:
+    def __init__(self, lifecycle: Lifecycle[RowT]) -> None:
         self.lifecycle = lifecycle
         self.table = lifecycle.table
         self.device = lifecycle.device
-        self.left = left
-        """How often each row has left the batch."""
 
     def admit(self, specs: Iterable[RowSpec], terms: BatchPolicy) -> None:
         self.table.admit(specs, terms)
@@ -72,15 +53,13 @@ class Twin(Generic[RowT]):
 def engine_twin(
     model: LoadedModel, text: Text, capacity: int, rows: int, headroom: int, host_bytes: float = math.inf
 ) -> Twin[Row]:
-    batch = _Batch(model, KvArena(model.kv, capacity, max_rows=rows), headroom=headroom)
-    batch.left = Counter()
-    return Twin(Lifecycle(TorchDevice(model, text, batch, CHUNK), HostStore(host_bytes)), batch.left)
+    batch = RunningBatch(model, KvArena(model.kv, capacity, max_rows=rows), headroom=headroom)
+    return Twin(Lifecycle(TorchDevice(model, text, batch, CHUNK), HostStore(host_bytes)))
 
 
 def simulated_twin(capacity: int, rows: int, headroom: int, host_bytes: float = math.inf) -> Twin[SimulatedRow]:
-    batch = _SimulatedBatch(capacity, rows, headroom)
-    batch.left = Counter()
-    return Twin(Lifecycle(SimulatedDevice(batch, STEADY, CHUNK), HostStore(host_bytes)), batch.left)
+    batch = SimulatedBatch(capacity, rows, headroom)
+    return Twin(Lifecycle(SimulatedDevice(batch, STEADY, CHUNK), HostStore(host_bytes)))
 
 
 AnyTwin: TypeAlias = Twin[Row] | Twin[SimulatedRow]

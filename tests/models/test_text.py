@@ -169,15 +169,6 @@ def test_all_streams_of_a_step_are_decoded_in_one_call(tiny_text: Text) -> None:
     assert calls == [6] * len(ids) and texts == ["one é, two"] * 3
 
 
-@given(ids=st.lists(st.integers(0, VOCAB - 1), max_size=LONGEST_WAIT - 1))
-def test_what_was_shown_never_changes_when_more_tokens_come(tiny_text: Text, ids: list[int]) -> None:
-    shown = ""
-    whole = tiny_text.decode(ids)
-    for piece in pieces(tiny_text, ids):
-        shown += piece
-        assert whole.startswith(shown)
-
-
 def test_an_endless_run_of_stray_bytes_is_shown_after_a_bounded_wait(tiny_text: Text) -> None:
     stray = [byte(tiny_text, 0x80)] * (2 * LONGEST_WAIT)
     shown = pieces(tiny_text, stray, TextStream(tiny_text))

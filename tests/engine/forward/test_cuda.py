@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from engine.forward.batch import RunningBatch
 from engine.forward.graphs import Capture, DecodeGraphs, capture_nothing, capture_on
@@ -17,10 +17,9 @@ from engine.torch_device import TorchDevice
 from models.network.attention import Runs, flash_attention, gather_attention, masked_attention
 from models.network.decoder.decoder import Decoder
 from models.network.decoder.layer import turn
-from models.network.kv_adapter import KvStore
 from models.network.loader import LoadedModel, load
 from models.text import Text
-from tests.engine.rows import admitted, faulty, finish, spec, tokens_of
+from tests.engine.rows import admitted, faulty, finish, short_in, spec, tokens_of
 
 pytestmark = [
     pytest.mark.gpu,
@@ -92,14 +91,7 @@ def test_nothing_in_a_captured_step_waits_for_the_device(tiny_folder: Path, tiny
 
 @torch.inference_mode()
 def test_memory_is_given_back_after_a_shortage_with_graphs(cuda_model: LoadedModel, tiny_text: Text) -> None:
-    device, hits = cuda_model.device, iter([False] * 4 + [True] + [False] * 1000)
-
-    def shortage(store: KvStore, logits: Tensor) -> Tensor:
-        if isinstance(store, KvArena) and next(hits):
-            raise torch.OutOfMemoryError("injected")
-        return logits
-
-    model = faulty(cuda_model, shortage)
+    device, model = cuda_model.device, faulty(cuda_model, short_in(KvArena, 4))
     arena = KvArena(model.kv, 600, max_rows=8, by_token=True)
     size = 2 * arena.buffers[0].nbytes
     graphs = DecodeGraphs(model, arena, gather_attention)

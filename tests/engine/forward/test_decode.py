@@ -38,7 +38,7 @@ from models.network.loader import LoadedModel, load
 from models.network.quantization import Kernels
 from models.text import Text
 from tests.engine.invariants import check
-from tests.engine.rows import admitted, device_of, faulty, finish, lifecycle_of, row_of, spec, tokens_of
+from tests.engine.rows import admitted, device_of, faulty, finish, lifecycle_of, row_of, short_in, spec, tokens_of
 from tests.tiny import Net
 
 WISHES: list[dict[str, Any]] = [
@@ -212,15 +212,9 @@ def test_a_row_with_a_grammar_is_read_before_the_next_step(watched: Watched) -> 
 
 
 def test_a_step_ahead_for_which_there_is_no_memory_loses_no_token(watched: Watched, net: Net) -> None:
-    calls = iter(range(1000))
-
-    def fault(store: KvStore, logits: Tensor) -> Tensor:
-        if isinstance(store, KvArena) and next(calls) == 3:
-            raise torch.OutOfMemoryError("injected")
-        return logits
-
-    lifecycle, log = watched(spec(0, max_tokens=8), spec(1, max_tokens=8), model=faulty(net.model, fault))
-    expected = tokens_of(finish(watched(spec(0, max_tokens=8), spec(1, max_tokens=8))[0]))
+    specs = spec(0, max_tokens=8), spec(1, max_tokens=8)
+    lifecycle, log = watched(*specs, model=faulty(net.model, short_in(KvArena, 3)))
+    expected = tokens_of(finish(watched(*specs)[0]))
     log.clear()
     assert tokens_of(finish(lifecycle)) == expected
     assert log[:6] == ["launch 2", "launch 2", "read", "launch 2", "read", "read"]
@@ -349,6 +343,13 @@ def torch_model(tiny_folder: Path) -> LoadedModel:
     return load(tiny_folder, dtype="float32", kernels=Kernels.TORCH)
 
 
+def play_all(model: LoadedModel, text: Text) -> None:
+    """Rows of all wishes, which come and go."""
+    jobs = [job(row_id, 5 + 3 * row_id, 6 + row_id, row_id) for row_id in range(len(WISHES) - 1)]
+    events: Events = [(2 * one.row_id, "admit", one.row_id) for one in jobs]
+    play(model, text, jobs, events, [BatchPolicy()] * len(jobs), ahead=True)
+
+
 def test_no_launch_of_a_step_waits_for_the_device(
     torch_model: LoadedModel, tiny_text: Text, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -362,9 +363,7 @@ def test_no_launch_of_a_step_waits_for_the_device(
         return step
 
     monkeypatch.setattr(decoding.Decode, "_launch", watched_launch)
-    jobs = [job(row_id, 5 + 3 * row_id, 6 + row_id, row_id) for row_id in range(len(WISHES) - 1)]
-    events: Events = [(2 * one.row_id, "admit", one.row_id) for one in jobs]
-    play(torch_model, tiny_text, jobs, events, [BatchPolicy()] * len(jobs), ahead=True)
+    play_all(torch_model, tiny_text)
     assert len(found) > 10 and not any(found)
 
 
@@ -386,9 +385,7 @@ def test_a_step_waits_for_the_device_once_to_read_its_tokens(
 
     monkeypatch.setattr(Fetch, "read", counted_read)
     monkeypatch.setattr(decoding.Decode, "step", counted_step)
-    jobs = [job(row_id, 5 + 3 * row_id, 6 + row_id, row_id) for row_id in range(len(WISHES) - 1)]
-    events: Events = [(2 * one.row_id, "admit", one.row_id) for one in jobs]
-    play(torch_model, tiny_text, jobs, events, [BatchPolicy()] * len(jobs), ahead=True)
+    play_all(torch_model, tiny_text)
     assert len(counts) > 10 and set(counts) == {1}
 
 

@@ -35,7 +35,7 @@ from tests.engine.forward.recorded import Recorder
 from tests.engine.forward.test_decode import Waits
 from tests.engine.forward.test_parity import MIXED, Schedule, assert_as_if_alone
 from tests.engine.invariants import check
-from tests.engine.rows import admitted, device_of, faulty, finish, lifecycle_of, spec, tokens_of
+from tests.engine.rows import admitted, device_of, faulty, finish, lifecycle_of, short_in, spec, tokens_of
 from tests.reference import Reference
 from tests.tiny import Net
 
@@ -254,14 +254,7 @@ def test_preparing_leaves_nothing_that_a_row_could_read(net: Net) -> None:
 
 
 def test_a_step_that_fails_leaves_the_batch_as_it_was(net: Net) -> None:
-    hits = iter([False] * 12 + [True] + [False] * 1000)
-
-    def shortage(store: KvStore, logits: Tensor) -> Tensor:
-        if isinstance(store, DecodeStep) and next(hits):
-            raise torch.OutOfMemoryError("injected")
-        return logits
-
-    model = faulty(net.model, shortage)
+    model = faulty(net.model, short_in(DecodeStep, 12))
     lifecycle = admitted(with_graphs(model, net.text, 1024, 4), [spec(0, max_tokens=20), spec(1, max_tokens=20)])
     plain = admitted(lifecycle_of(*net), [spec(0, max_tokens=20), spec(1, max_tokens=20)])
     assert tokens_of(finish(lifecycle)) == tokens_of(finish(plain))

@@ -18,7 +18,7 @@ from models.text import Text
 from tests.reference import Reference
 
 TASKS = Path(__file__).parents[3].parent / "shared" / "data" / "tasks"
-ROWS, LONGEST, TOKENS = 32, 160, 6
+ROWS, LONGEST, TOKENS = 32, 96, 4
 
 pytestmark = [
     pytest.mark.skipif(not TASKS.is_dir(), reason=f"no task prompts beside the project ({TASKS.parent.name}/tasks)"),

@@ -1,8 +1,6 @@
 """A prompt that begins like an earlier one is read from there on, and nothing of the answer tells."""
 
-import itertools
 import random
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,12 +15,11 @@ from engine.lifecycle import Lifecycle
 from engine.messages import NEVER, BatchPolicy, RowSpec
 from engine.row import Row
 from engine.torch_device import TorchDevice
-from models.network.kv_adapter import KvStore
 from models.network.loader import LoadedModel, load
 from models.text import Text
 from tests.engine.forward.test_parity import Schedule, assert_as_if_alone
 from tests.engine.invariants import check
-from tests.engine.rows import admitted, device_of, faulty, finish, greedy, lifecycle_of, spec, tokens_of
+from tests.engine.rows import admitted, device_of, faulty, finish, greedy, lifecycle_of, short_in, spec, tokens_of
 from tests.reference import Reference
 from tests.tiny import Net
 
@@ -93,7 +90,7 @@ def test_a_hit_on_blocks_that_stayed_on_the_device_copies_none_from_the_host_and
 
 def test_blocks_on_the_device_give_way_where_its_memory_runs_short(net: Net) -> None:
     prefixes: PrefixCache[RowKv] = PrefixCache(2**30, chunk=4)
-    lifecycle = lifecycle_with(prefixes, faulty(net.model, fail_once()), net.text)
+    lifecycle = lifecycle_with(prefixes, faulty(net.model, short_in(object, 1)), net.text)
     blocks = device_of(lifecycle)._blocks = DeviceBlocks(torch.device("cpu"), 2**30)
     lifecycle.table.admit([spec(0, 30)])
     lifecycle.turn()
@@ -103,18 +100,6 @@ def test_blocks_on_the_device_give_way_where_its_memory_runs_short(net: Net) -> 
     updates = finish(lifecycle)
     assert blocks.bytes == 0
     assert tokens_of(updates)[0] == tokens_of(finish(expected))[0][1:]
-
-
-def fail_once() -> Callable[[KvStore, torch.Tensor], torch.Tensor]:
-    """A fault: the second pass finds no memory."""
-    calls = itertools.count()
-
-    def fault(store: KvStore, logits: torch.Tensor) -> torch.Tensor:
-        if next(calls) == 1:
-            raise torch.OutOfMemoryError("CUDA out of memory (injected)")
-        return logits
-
-    return fault
 
 
 def test_a_prompt_whose_log_probabilities_are_wanted_is_read_whole(net: Net) -> None:

@@ -1,14 +1,13 @@
 """Commands that come while work is under way, and whatever comes, each row ends once with all its tokens."""
 
 import math
-from collections.abc import Callable
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.kv.host_store import HostStore
-from engine.messages import NEVER, Admit, BatchPolicy, Cancel, Command, Entry, Overflow, Pause, RowId, Stop
+from engine.messages import NEVER, Admit, BatchPolicy, Cancel, Command, Entry, Overflow, Pause, RowId, RowSpec, Stop
 from engine.simulated.batch import SimulatedRow
 from engine.simulated.device import GLANCE
 from scheduler.serving_time.bilinear import Bilinear
@@ -123,7 +122,7 @@ class Client:
         self.devices = [
             Device(capacity=90, rows=5, cost=cost, headroom=4, store=store, max_prefill_tokens=chunk) for _ in range(2)
         ]
-        self.admitted: dict[RowId, tuple[Admit, RowId]] = {}
+        self.admitted: dict[RowId, tuple[RowSpec, BatchPolicy]] = {}
         self.seen = [0, 0]
         self.runs = 0
 
@@ -149,11 +148,10 @@ class Client:
             reports, self.seen[place] = device.reports[self.seen[place] :], len(device.reports)
             for _, report in reports:
                 for row_id in (row_id for one in report.handed_back for row_id in one.row_ids):
-                    command, _ = self.admitted[row_id]
-                    spec = next(spec for spec in command.rows if spec.row_id == row_id)
+                    spec, terms = self.admitted[row_id]
                     other = self.devices[(place + self.runs) % 2]
                     other.time = max(other.time, now)
-                    other.executor.post(Admit((spec,), command.terms))
+                    other.executor.post(Admit((spec,), terms))
                     self.runs += 1
 
 
@@ -167,19 +165,9 @@ def _play(
             for index, (prompt, tokens, priority) in enumerate(shapes)
         )
         number += len(specs)
-        command = Admit(specs, terms)
-        client.admitted |= {spec.row_id: (command, spec.row_id) for spec in specs}
-        client.post(time, place % 2, command)
+        client.admitted |= {spec.row_id: (spec, terms) for spec in specs}
+        client.post(time, place % 2, Admit(specs, terms))
     return client
-
-
-def _lengths(client: Client) -> dict[RowId, int]:
-    found = {}
-    for row_id, (command, _) in client.admitted.items():
-        spec = next(spec for spec in command.rows if spec.row_id == row_id)
-        assert spec.sampling.replay_tokens is not None
-        found[row_id] = spec.sampling.replay_tokens
-    return found
 
 
 @settings(max_examples=100, deadline=None)
@@ -202,15 +190,8 @@ def test_every_row_ends_once_with_exactly_its_tokens(
             tokens[row_id] = tokens.get(row_id, 0) + count
     ends = [update.row_id for device in client.devices for _, update in device.updates if update.finish_reason]
     assert sorted(ends) == sorted(client.admitted)
-    assert tokens == _lengths(client)
+    assert tokens == {row_id: spec.sampling.replay_tokens for row_id, (spec, _) in client.admitted.items()}
     assert sum(device.tally.generated for device in client.devices) == sum(tokens.values())
-
-
-def _same_twice(play: Callable[[], Client]) -> None:
-    one, two = play(), play()
-    for client in (one, two):
-        client.drain()
-    assert [device.reports for device in one.devices] == [device.reports for device in two.devices]
 
 
 @settings(max_examples=25, deadline=None)
@@ -218,4 +199,7 @@ def _same_twice(play: Callable[[], Client]) -> None:
 def test_the_same_orders_bring_the_same_reports(
     admissions: list[tuple[float, BatchPolicy, list[tuple[int, int, int]]]], cost: Bilinear
 ) -> None:
-    _same_twice(lambda: _play(cost, 16, admissions))
+    one, two = (_play(cost, 16, admissions) for _ in range(2))
+    for client in (one, two):
+        client.drain()
+    assert [device.reports for device in one.devices] == [device.reports for device in two.devices]

@@ -7,6 +7,7 @@ import pytest
 from engine.kv.host_store import HostStore
 from engine.messages import NEVER, Admit, BatchPolicy, Entry, FinishReason, StepStats
 from engine.simulated.batch import SimulatedRow
+from engine.simulated.machine import Cost
 from scheduler.serving_time.bilinear import Bilinear
 from tests.engine.simulated.device import PER_COLUMN, STEADY, Device, row
 
@@ -98,13 +99,21 @@ def test_a_device_that_reads_no_padding_reads_each_rows_own_tokens_and_takes_the
     )
 
 
-@pytest.mark.parametrize(("kept_from", "second", "third"), [(0, 0.3, 0.3), (NEVER, 1.3, 1.1)])
-def test_a_slice_hands_rows_back_and_they_go_on_elsewhere(kept_from: int, second: float, third: float) -> None:
-    terms = BatchPolicy(closed=True, iterations=3, kept_from=kept_from)
-    store: HostStore[SimulatedRow] = HostStore()
-    devices = [Device(store=store) for _ in range(3)]
+def sliced(cost: Cost = STEADY, *, kept_from: int = 0) -> list[Device]:
+    """Three devices, beside one store, that serve a row in slices of three iterations one after another."""
+    terms, store = BatchPolicy(closed=True, iterations=3, kept_from=kept_from), HostStore[SimulatedRow]()
+    devices = [Device(store=store, cost=cost) for _ in range(3)]
     for device in devices:
         device.post(Admit((row(1, 3, 10),), terms)).run()
+    return devices
+
+
+COPYING = replace(STEADY, c1=0.01, c0=0.5)
+
+
+@pytest.mark.parametrize(("kept_from", "second", "third"), [(0, 0.3, 0.3), (NEVER, 1.3, 1.1)])
+def test_a_slice_hands_rows_back_and_they_go_on_elsewhere(kept_from: int, second: float, third: float) -> None:
+    devices = sliced(kept_from=kept_from)
     assert devices[0].handed_back == [(1.3, "slice", (1,))]
     assert devices[1].handed_back == [(second, "slice", (1,))]
     assert devices[2].ends == {1: third}
@@ -114,11 +123,7 @@ def test_a_slice_hands_rows_back_and_they_go_on_elsewhere(kept_from: int, second
 
 def test_copies_take_their_time_when_rows_come_back() -> None:
     """6 tokens' K and V after the first slice, 9 after the second."""
-    cost = replace(STEADY, c1=0.01, c0=0.5)
-    terms, store = BatchPolicy(closed=True, iterations=3), HostStore[SimulatedRow]()
-    devices = [Device(store=store, cost=cost) for _ in range(3)]
-    for device in devices:
-        device.post(Admit((row(1, 3, 10),), terms)).run()
+    devices = sliced(COPYING)
     assert devices[0].handed_back == [(1.3, "slice", (1,))]
     assert devices[1].handed_back == [(0.86, "slice", (1,))]
     assert devices[2].ends == {1: 0.89}
@@ -126,11 +131,7 @@ def test_copies_take_their_time_when_rows_come_back() -> None:
 
 def test_rows_of_some_lengths_keep_their_k_and_v() -> None:
     """7 tokens after the first slice are too few; 11 after the second are enough."""
-    cost = replace(STEADY, c1=0.01, c0=0.5)
-    terms, store = BatchPolicy(closed=True, iterations=3, kept_from=8), HostStore[SimulatedRow]()
-    devices = [Device(store=store, cost=cost) for _ in range(3)]
-    for device in devices:
-        device.post(Admit((row(1, 3, 10),), terms)).run()
+    devices = sliced(COPYING, kept_from=8)
     assert devices[1].handed_back == [(1.3, "slice", (1,))]
     dropped = [one.dropped for device in devices for _, told in device.reports for one in told.handed_back]
     assert dropped == [(1,), ()]

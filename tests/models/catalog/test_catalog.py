@@ -81,19 +81,16 @@ def test_half_a_download_is_refused_and_the_next_attempt_succeeds(tmp_path: Path
     assert (catalog(tmp_path, fetch=fetcher).resolve("tiny-model") / "config.json").exists()
 
 
-def test_an_unknown_name_lists_the_known_ones_and_the_nearest(tmp_path: Path) -> None:
-    with pytest.raises(CatalogError, match=r"did you mean tiny-model\? Known names are tiny-model"):
-        catalog(tmp_path).resolve("tiny-modle")
-
-
-def test_a_name_like_no_other_gets_no_suggestion(tmp_path: Path) -> None:
-    with pytest.raises(CatalogError, match="unknown model 'qqq': Known names"):
-        catalog(tmp_path).resolve("qqq")
-
-
-@pytest.mark.parametrize("name", ["./absent", "/absent/folder", "~/absent-folder", "a/b/c"])
-def test_a_path_that_is_not_there_is_called_a_missing_folder(tmp_path: Path, name: str) -> None:
-    with pytest.raises(CatalogError, match="there is no folder"):
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("tiny-modle", r"did you mean tiny-model\? Known names are tiny-model"),
+        ("qqq", "unknown model 'qqq': Known names"),
+        *((name, "there is no folder") for name in ("./absent", "/absent/folder", "~/absent-folder", "a/b/c")),
+    ],
+)
+def test_what_is_not_there_is_named_with_what_is(tmp_path: Path, name: str, message: str) -> None:
+    with pytest.raises(CatalogError, match=message):
         catalog(tmp_path).resolve(name)
 
 

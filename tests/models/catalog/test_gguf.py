@@ -136,15 +136,18 @@ def test_a_missing_file_and_a_file_of_another_kind_are_refused(tmp_path: Path) -
         require_gguf(tmp_path / "page.gguf")
 
 
-def test_a_part_of_a_split_file_is_refused(source: Path) -> None:
-    tiny_gguf.write(source, split__count=3)
-    with pytest.raises(CatalogError, match="join the parts first"):
-        converted(source)
-
-
-def test_an_unknown_architecture_is_refused(source: Path) -> None:
-    tiny_gguf.write(source, architecture="novelty")
-    with pytest.raises(CatalogError, match="tiny.gguf cannot be converted .*architecture"):
+@pytest.mark.parametrize(
+    ("written", "message"),
+    [
+        ({"split__count": 3}, "join the parts first"),
+        ({"architecture": "novelty"}, "tiny.gguf cannot be converted .*architecture"),
+    ],
+)
+def test_a_part_of_a_file_and_an_unknown_architecture_are_refused(
+    source: Path, written: dict[str, Any], message: str
+) -> None:
+    tiny_gguf.write(source, **written)
+    with pytest.raises(CatalogError, match=message):
         converted(source)
 
 
