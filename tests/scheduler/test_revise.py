@@ -10,14 +10,7 @@ from scheduler.serving_time.bilinear import Bilinear
 from scheduler.strategy import STRATEGIES
 from tests.scheduler.fakes import request, worker
 
-LIMITS = BatchLimits(
-    group_tokens=200,
-    prefill_ahead=0,
-    options=Scheduling(max_batch_size=3),
-    capacity_tokens=2000,
-    context_length=500,
-    slots=4,
-)
+LIMITS = BatchLimits(200, 0, options=Scheduling(max_batch_size=3)).within(2000, 500, 4)
 PROFILE = Bilinear(*(0.001 for _ in range(8)))
 
 

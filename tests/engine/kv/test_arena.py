@@ -112,31 +112,7 @@ def test_rows_that_fill_the_window_need_no_mask() -> None:
     assert mask is not None and mask.tolist() == [[[[True, True]]], [[[False, True]]]]
 
 
-def test_a_full_arena_refuses_and_stays_as_it_was() -> None:
-    arena = arena_of(4, 1, cells(1, 2, 3, 4))
-    with pytest.raises(ArenaFull):
-        arena.open()
-    with pytest.raises(ArenaFull):
-        arena.insert(cells(9))
-    check(arena)
-    assert marks(arena.extract(0)) == [1, 2, 3, 4]
-
-
-def test_a_dropped_column_leaves_no_trace() -> None:
-    arena = arena_of(24, 3, cells(1))
-    before = arena.valid.clone()
-    arena.close(arena.open())
-    arena.close(arena.open([3, 2]), joined=2)
-    assert torch.equal(arena.valid, before) and arena.end == 1
-
-
-def test_a_wiped_row_leaves_nothing_that_could_poison_its_successor() -> None:
-    arena = arena_of(8, 1, cells(1, float("nan")))
-    arena.remove(0, wipe=True)
-    check(arena)
-
-
-def test_rows_that_are_wiped_together_leave_nothing_either() -> None:
+def test_wiped_rows_leave_nothing_that_could_poison_their_successors() -> None:
     """The last row used to be copied into the place of the first, and its old cells kept their NaN."""
     arena = KvArena(SHAPE, 12, max_rows=3)
     for tokens in ((1.0,), (2, float("nan")), (3, float("nan"))):

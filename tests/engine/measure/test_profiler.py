@@ -103,17 +103,8 @@ def test_a_network_that_computes_nothing_usable_is_told(net: Net) -> None:
 
 
 def test_the_grid_is_spaced_by_ratio_and_its_cheapest_cell_comes_first() -> None:
-    assert grid(4, 64, points=3) == (
-        GridCell(1, 16),
-        GridCell(1, 32),
-        GridCell(2, 16),
-        GridCell(1, 64),
-        GridCell(2, 32),
-        GridCell(4, 16),
-        GridCell(2, 64),
-        GridCell(4, 32),
-        GridCell(4, 64),
-    )
+    found = [(cell.rows, cell.length) for cell in grid(4, 64, points=3)]
+    assert found == [(1, 16), (1, 32), (2, 16), (1, 64), (2, 32), (4, 16), (2, 64), (4, 32), (4, 64)]
 
 
 @pytest.mark.parametrize(("rows", "longest"), [(1, 1000), (8, 31)])

@@ -41,19 +41,9 @@ def shown(out: str) -> dict[str, str]:
 
 async def test_our_own_server_from_end_to_end(live_url: str, tmp_path: Path) -> None:
     flags = ["--num-prompts", "6", "--request-rate", "50", "--random-vocab-size", "200", "--goodput", "e2el:60000"]
-    longer = ("--random-output-len", "60")  # six tokens of so small a model arrive all at once
-    code, out, err = await bench(
-        "--base-url",
-        live_url,
-        *RANDOM,
-        *longer,
-        *flags,
-        "--save-detailed",
-        "--result-dir",
-        str(tmp_path),
-        "--metadata",
-        "k=v",
-    )
+    flags += ["--random-output-len", "60"]  # six tokens of so small a model arrive all at once
+    flags += ["--save-detailed", "--result-dir", str(tmp_path), "--metadata", "k=v"]
+    code, out, err = await bench("--base-url", live_url, *RANDOM, *flags)
     assert code == 0, err
     saved = only_result(tmp_path)
     assert (saved["completed"], saved["failed"], saved["rejected"], saved["cancelled"]) == (6, 0, 0, 0)

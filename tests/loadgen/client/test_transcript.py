@@ -11,11 +11,6 @@ from loadgen.client.request import Foretold
 from loadgen.client.transcript import RequestError, Transcript, error_message
 from tests.loadgen.scripted import DONE, finish, role, said, usage
 
-
-def transcript() -> Transcript:
-    return Transcript()
-
-
 STREAM = (
     b": welcome\n\n"
     + said("\u732b\U0001f600\u00e9")
@@ -29,7 +24,7 @@ STREAM = (
 @pytest.mark.parametrize("end", [b"\n", b"\r\n"])
 @given(cuts=st.lists(st.integers(0, len(STREAM))))
 def test_cuts_anywhere_give_the_same_answer(end: bytes, cuts: list[int]) -> None:
-    heard, stream = transcript(), STREAM.replace(b"\n", end)
+    heard, stream = Transcript(), STREAM.replace(b"\n", end)
     for a, b in pairwise([0, *sorted(cuts), len(stream)]):
         heard.feed(stream[a:b], 1.0)
     heard.close()
@@ -37,7 +32,7 @@ def test_cuts_anywhere_give_the_same_answer(end: bytes, cuts: list[int]) -> None
 
 
 def test_a_line_that_the_stream_ends_in_is_dropped() -> None:
-    heard = transcript()
+    heard = Transcript()
     heard.feed(said("a") + said("b").rstrip(b"\n"), 1.0)
     assert heard.text == "a"
     heard.feed(b"\n", 2.0)
@@ -53,7 +48,7 @@ def delta(**fields: object) -> bytes:
 
 
 def test_only_output_counts_as_a_token() -> None:
-    heard = transcript()
+    heard = Transcript()
     for now, data in enumerate([role(), said("a"), b": keep-alive\n\n", said("b"), finish(), usage(3, 5), DONE]):
         heard.feed(data, float(now))
     heard.close()
@@ -63,7 +58,7 @@ def test_only_output_counts_as_a_token() -> None:
 
 
 def test_every_kind_of_output_counts() -> None:
-    heard = transcript()
+    heard = Transcript()
     outputs = [
         delta(content="a"),
         delta(reasoning_content="b"),
@@ -86,19 +81,19 @@ def test_every_kind_of_output_counts() -> None:
 
 
 def test_events_that_arrive_together_have_one_time_each() -> None:
-    heard = transcript()
+    heard = Transcript()
     heard.feed(said("a") + said("b"), 2.0)
     assert heard.token_times == [2, 2]
 
 
 def test_the_last_usage_counts_and_queue_time_is_seconds() -> None:
-    heard = transcript()
+    heard = Transcript()
     heard.feed(usage(3, 1) + usage(3, 2) + event(choices=[], metrics={"queue_time_ms": 250.0}), 0.0)
     assert (heard.output_tokens, heard.queue_time) == (2, 0.25)
 
 
 def test_the_end_that_a_server_expected_is_read_where_it_tells_it() -> None:
-    heard, end = transcript(), {"median": 5.0, "low": 2.0, "high": 6.0}
+    heard, end = Transcript(), {"median": 5.0, "low": 2.0, "high": 6.0}
     heard.feed(event(choices=[], metrics={"estimate": {"expected_completion_s": end}}), 0.0)
     assert heard.foretold == Foretold(2.0, 5.0, 6.0)
     heard.feed(event(choices=[], metrics={"estimate": {"expected_completion_s": None}}), 0.0)
@@ -106,7 +101,7 @@ def test_the_end_that_a_server_expected_is_read_where_it_tells_it() -> None:
 
 
 def test_an_answer_without_output_ends_when_its_stream_does() -> None:
-    heard = transcript()
+    heard = Transcript()
     heard.feed(finish(), 1.0)
     heard.feed(usage(3, 1) + DONE, 2.0)
     heard.close()
@@ -114,7 +109,7 @@ def test_an_answer_without_output_ends_when_its_stream_does() -> None:
 
 
 def test_a_finish_reason_is_an_end_as_well_but_silence_is_not() -> None:
-    heard = transcript()
+    heard = Transcript()
     heard.feed(said("a"), 0.0)
     with pytest.raises(RequestError) as caught:
         heard.close()
@@ -128,14 +123,14 @@ def test_a_finish_reason_is_an_end_as_well_but_silence_is_not() -> None:
 )
 def test_an_error_event_fails_the_request(error: object, message: str) -> None:
     with pytest.raises(RequestError) as caught:
-        transcript().feed(event(error=error), 0.0)
+        Transcript().feed(event(error=error), 0.0)
     assert (caught.value.failure.kind, caught.value.failure.message) == ("server", message)
 
 
 @pytest.mark.parametrize("data", [b"data: {\n\n", b"data: []\n\n", b'data: {"choices":1}\n\n', b"data: \xff\n\n"])
 def test_what_cannot_be_read_fails_the_request(data: bytes) -> None:
     with pytest.raises(RequestError) as caught:
-        transcript().feed(data, 0.0)
+        Transcript().feed(data, 0.0)
     assert caught.value.failure.kind == "protocol"
 
 

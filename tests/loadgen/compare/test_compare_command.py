@@ -126,12 +126,18 @@ async def test_ctrl_c_leaves_a_report_of_what_ran(tmp_path: Path) -> None:
     assert held["interrupted"] and {one["outcome"] for one in held["verdicts"]} == set()
 
 
-async def test_a_contestant_that_cannot_be_played_does_not_stop_the_others(tmp_path: Path) -> None:
-    flags = ["--num-prompts", "1", "--num-warmups", "0", "--output", str(tmp_path / "out")]
+async def compare_with_gone(folder: Path, environ: Mapping[str, str] | None = None) -> str:
+    """What is said of a server and an address where none listens."""
+    flags = ["--num-prompts", "1", "--num-warmups", "0", "--output", str(folder)]
     async with scripted(*[NO_METRICS, MODELS, WHOLE, NO_METRICS] * 3) as good:
         urls = f"gone=http://127.0.0.1:1,good={good.url}"
-        code, _, err = await compare("--urls", urls, *flags)
+        code, _, err = await compare("--urls", urls, *flags, environ=environ)
     assert code == 1
+    return err
+
+
+async def test_a_contestant_that_cannot_be_played_does_not_stop_the_others(tmp_path: Path) -> None:
+    err = await compare_with_gone(tmp_path / "out")
     held = report(tmp_path / "out")
     assert [(one["contestant"], one["round"]) for one in held["plays"]] == [("good", 1), ("good", 2), ("good", 3)]
     assert [(one["contestant"], one["round"]) for one in held["troubles"]] == [("gone", 1)]
@@ -142,11 +148,7 @@ async def test_a_contestant_that_cannot_be_played_does_not_stop_the_others(tmp_p
 async def test_without_the_extra_there_is_no_page_and_the_start_says_so(tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text('import sys\nsys.modules["vl_convert"] = None\n')
     environ = {"PYTHONPATH": os.pathsep.join((str(tmp_path), os.environ.get("PYTHONPATH", "")))}
-    flags = ["--num-prompts", "1", "--num-warmups", "0", "--output", str(tmp_path / "out")]
-    async with scripted(*[NO_METRICS, MODELS, WHOLE, NO_METRICS] * 3) as good:
-        urls = f"gone=http://127.0.0.1:1,good={good.url}"
-        code, _, err = await compare("--urls", urls, *flags, environ=environ)
-    assert code == 1
+    err = await compare_with_gone(tmp_path / "out", environ)
     assert err.startswith("no report.html, which needs pip install 'lengthwise[report]'")
     assert err.rstrip().endswith(f"saved {tmp_path / 'out' / 'report.json'}")
     assert {path.name for path in (tmp_path / "out").iterdir()} == {"report.json", "logs"}

@@ -2,6 +2,7 @@
 
 import csv
 import gzip
+import json
 from pathlib import Path
 
 import pytest
@@ -42,10 +43,8 @@ def read(folder: Path, kind: str, text: str | bytes, cut: Cut | None = None) -> 
 
 def test_azure_dates_may_name_their_time_zone(tmp_path: Path) -> None:
     rows = "2024-05-10 00:00:00.009930+00:00,1,2\n2024-05-10 00:00:01.009930+00:00,3,4\n"
-    assert [one.arrival for one in read(tmp_path, "azure", AZURE.splitlines()[0] + "\n" + rows)] == [
-        0,
-        pytest.approx(1),
-    ]
+    found = read(tmp_path, "azure", AZURE.splitlines()[0] + "\n" + rows)
+    assert [one.arrival for one in found] == [0, pytest.approx(1)]
 
 
 def test_burstgpt_leaves_failed_requests_out_and_counts_from_the_first(tmp_path: Path) -> None:
@@ -87,9 +86,8 @@ def test_requests_that_failed_are_left_out_and_counted(
 def test_a_whole_number_may_be_written_in_any_way_and_hashes_may_lack(tmp_path: Path, written: str) -> None:
     rows = f'{{"timestamp": "0", "input_length": {written}, "output_length": {written}}}'
     assert read(tmp_path, "mooncake", rows) == [RequestLengths(0.0, 15, 15)]
-    assert read(tmp_path, "servegen", f"{SERVEGEN.splitlines()[0]}\n0,0,{written},{written}") == [
-        RequestLengths(0.0, 15, 15)
-    ]
+    rows = f"{SERVEGEN.splitlines()[0]}\n0,0,{written},{written}"
+    assert read(tmp_path, "servegen", rows) == [RequestLengths(0.0, 15, 15)]
 
 
 @pytest.mark.parametrize("kind", FORMATS)
@@ -166,6 +164,12 @@ def test_a_window_without_requests_is_refused_with_the_length_of_the_trace(stead
 
 # Wrong files
 
+
+def mooncake(**odd: object) -> str:
+    """A trace with a row at its end that has something odd in it."""
+    return f"{MOONCAKE}{json.dumps({'timestamp': 5, 'input_length': 1, 'output_length': 1} | odd)}\n"
+
+
 WRONG = {
     "a date that is none": ("azure", AZURE + "yesterday,1,2\n", 5, "'yesterday'"),
     "a number cut off": ("azure", AZURE + "2023-11-16 18:15:47.1,37", 5, "has 2 fields, the header has 3"),
@@ -185,30 +189,10 @@ WRONG = {
     "an endless quote": ("burstgpt", BURSTGPT + '200,"m,1,1,2,log\n', 5, "not valid CSV"),
     "JSON cut off": ("mooncake", MOONCAKE + '{"timestamp": 5, "inp', 4, "data was truncated"),
     "JSON without a length": ("mooncake", MOONCAKE + '{"timestamp": 5}\n', 4, "lacks input_length, output_length"),
-    "JSON with text for a length": (
-        "mooncake",
-        MOONCAKE + '{"timestamp": 5, "input_length": "x", "output_length": 1}\n',
-        4,
-        "input_length: 'x'",
-    ),
-    "JSON with true for a time": (
-        "mooncake",
-        MOONCAKE + '{"timestamp": true, "input_length": 1, "output_length": 1}\n',
-        4,
-        "timestamp: True",
-    ),
-    "JSON with null for a length": (
-        "mooncake",
-        MOONCAKE + '{"timestamp": 1, "input_length": 1, "output_length": null}\n',
-        4,
-        "output_length: None",
-    ),
-    "JSON with a number beyond all bounds": (
-        "mooncake",
-        MOONCAKE + '{"timestamp": 1, "input_length": ' + 400 * "9" + ', "output_length": 1}\n',
-        4,
-        "input_length: 999",
-    ),
+    "JSON with text for a length": ("mooncake", mooncake(input_length="x"), 4, "input_length: 'x'"),
+    "JSON with true for a time": ("mooncake", mooncake(timestamp=True), 4, "timestamp: True"),
+    "JSON with null for a length": ("mooncake", mooncake(output_length=None), 4, "output_length: None"),
+    "JSON with a number beyond all bounds": ("mooncake", mooncake(input_length=10**400 - 1), 4, "input_length: 999"),
     "a list": ("mooncake", MOONCAKE + "[1]\n", 4, "got `array`"),
     "a file of another kind": ("mooncake", b"PAR1\xff\xfe", 1, "not UTF-8"),
     "a compressed file": ("azure", gzip.compress(AZURE.encode()), 1, "unpack it with gunzip"),

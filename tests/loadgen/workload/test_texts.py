@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from loadgen.client.request import LoadPrompt
 from models.errors import UserError
 from tests.loadgen.workload.args import prompts, write
 
@@ -18,6 +19,10 @@ def lines(folder: Path, *rows: object) -> Path:
 # jsonl
 
 
+def jsonl(file: Path, *flags: object, **given: int) -> list[LoadPrompt]:
+    return prompts("--dataset-name", "jsonl", "--dataset-path", file, *flags, **given)
+
+
 @pytest.mark.parametrize(
     ("row", "messages"),
     [
@@ -29,44 +34,41 @@ def lines(folder: Path, *rows: object) -> Path:
     ],
 )
 def test_a_line_becomes_messages(tmp_path: Path, row: object, messages: list[tuple[str, str]]) -> None:
-    (prompt,) = prompts("--dataset-name", "jsonl", "--dataset-path", lines(tmp_path, row), num_prompts=1)
+    (prompt,) = jsonl(lines(tmp_path, row), num_prompts=1)
     assert [(message["role"], message["content"]) for message in prompt.messages] == messages
     assert (prompt.tokens, prompt.arrival, prompt.label) == ((), 0.0, "made")
 
 
 def test_lines_come_in_an_order_of_the_seed_and_are_used_equally_often(tmp_path: Path) -> None:
     file = lines(tmp_path, *({"input": str(number)} for number in range(10)))
-    flags = ("--dataset-name", "jsonl", "--dataset-path", file)
-    found = [prompt.messages[0]["content"] for prompt in prompts(*flags, num_prompts=25)]
+    found = [prompt.messages[0]["content"] for prompt in jsonl(file, num_prompts=25)]
     assert set(found[:10]) == set(found[10:20]) == {str(number) for number in range(10)}
     assert found[:10] != found[10:20]
-    assert found == [prompt.messages[0]["content"] for prompt in prompts(*flags, num_prompts=25)]
-    assert found != [prompt.messages[0]["content"] for prompt in prompts(*flags, num_prompts=25, seed=1)]
+    assert found == [prompt.messages[0]["content"] for prompt in jsonl(file, num_prompts=25)]
+    assert found != [prompt.messages[0]["content"] for prompt in jsonl(file, num_prompts=25, seed=1)]
 
 
 def test_replayed_lengths_are_the_references_and_max_tokens_tells_none_of_them(tmp_path: Path) -> None:
     file = lines(tmp_path, {"input": "a", "reference": "x" * 40}, {"input": "b", "reference": "дом 世界"})
-    flags = ("--dataset-name", "jsonl", "--dataset-path", file)
-    found = {prompt.messages[0]["content"]: prompt for prompt in prompts(*flags, "--replay-lengths", num_prompts=2)}
+    found = {prompt.messages[0]["content"]: prompt for prompt in jsonl(file, "--replay-lengths", num_prompts=2)}
     assert {text: prompt.replay_tokens for text, prompt in found.items()} == {"a": 40 // 4 + 1, "b": 5 + 1 + 1}
     assert {prompt.max_tokens for prompt in found.values()} == {11}
-    free = prompts(*flags, num_prompts=2)
+    free = jsonl(file, num_prompts=2)
     assert [(prompt.replay_tokens, prompt.max_tokens) for prompt in free] == [(None, 11)] * 2
 
 
 def test_without_references_the_server_bounds_the_answers(tmp_path: Path) -> None:
-    (prompt,) = prompts("--dataset-name", "jsonl", "--dataset-path", lines(tmp_path, {"input": "a"}), num_prompts=1)
+    (prompt,) = jsonl(lines(tmp_path, {"input": "a"}), num_prompts=1)
     assert (prompt.replay_tokens, prompt.max_tokens) == (None, None)
 
 
 def test_answers_are_clipped_and_long_texts_left_out(tmp_path: Path) -> None:
     file = lines(tmp_path, {"input": "a" * 80, "reference": "x" * 400}, {"input": "b" * 81, "reference": "x"})
-    flags = ("--dataset-name", "jsonl", "--dataset-path", file, "--max-input-len", 20, "--max-output-len", 50)
-    found = prompts(*flags, "--replay-lengths", num_prompts=3)
+    found = jsonl(file, "--max-input-len", 20, "--max-output-len", 50, "--replay-lengths", num_prompts=3)
     assert {prompt.messages[0]["content"] for prompt in found} == {"a" * 80}
     assert {(prompt.replay_tokens, prompt.max_tokens) for prompt in found} == {(50, 50)}
     with pytest.raises(UserError, match=r"made\.jsonl: no request is within the bounds; raise --max-input-len"):
-        prompts("--dataset-name", "jsonl", "--dataset-path", file, "--max-input-len", 5)
+        jsonl(file, "--max-input-len", 5)
 
 
 WRONG_LINES = {
@@ -84,27 +86,27 @@ WRONG_LINES = {
 def test_a_wrong_line_is_named(tmp_path: Path, text: str, line: int, reason: str) -> None:
     file = write(tmp_path, "w.jsonl", text)
     with pytest.raises(UserError) as caught:
-        prompts("--dataset-name", "jsonl", "--dataset-path", file)
+        jsonl(file)
     assert str(caught.value).startswith(f"{file}, line {line}: ")
     assert reason in str(caught.value)
 
 
 def test_an_empty_file_holds_no_requests(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="holds no requests"):
-        prompts("--dataset-name", "jsonl", "--dataset-path", write(tmp_path, "w.jsonl", "\n"))
+        jsonl(write(tmp_path, "w.jsonl", "\n"))
 
 
 def test_replay_needs_a_reference_on_every_line(tmp_path: Path) -> None:
     file = lines(tmp_path, {"input": "a", "reference": "b"}, {"input": "c"})
     with pytest.raises(UserError, match="line 2: has no reference.*--replay-lengths"):
-        prompts("--dataset-name", "jsonl", "--dataset-path", file, "--replay-lengths")
+        jsonl(file, "--replay-lengths")
 
 
 @pytest.mark.skipif(not DATA.exists(), reason="needs the real workloads in ../shared/data")
 @pytest.mark.parametrize("name", ["tasks/bf", "tasks/mt_en_zh", "chat/alpaca", "chat/mt_bench"])
 def test_real_files_are_read(name: str) -> None:
     file = DATA / f"{name}.jsonl"
-    found = prompts("--dataset-name", "jsonl", "--dataset-path", file, num_prompts=2000)
+    found = jsonl(file, num_prompts=2000)
     assert len(found) == 2000
     assert {prompt.label for prompt in found} == {file.stem}
 

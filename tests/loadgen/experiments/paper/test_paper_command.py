@@ -93,22 +93,12 @@ def test_ctrl_c_leaves_both(
     assert run_command(parse("magnus", *MAGNUS, "--save-result", str(file))) == 130
     document = json.loads(file.read_text())
     assert document["interrupted"] and list(document["experiments"]) == ["main"]
-    assert [run["strategy"] for run in document["experiments"]["main"]["runs"]] == [
-        "vs",
-        "ccb",
-        "ccb-padded",
-        "magnus",
-        "vs",
-        "ccb",
-    ]
+    strategies = [run["strategy"] for run in document["experiments"]["main"]["runs"]]
+    assert strategies == ["vs", "ccb", "ccb-padded", "magnus", "vs", "ccb"]
     assert "interrupted" in capsys.readouterr().out
 
 
 def test_every_experiment_has_the_time_that_it_takes() -> None:
-    timed = {(paper, name) for paper, name, _ in PUBLISHED["seconds"]}
-    plain = {
-        (paper, name.removesuffix("-authors").removesuffix("-ds"))
-        for paper in PAPERS
-        for name in PAPERS[paper].experiments
-    }
-    assert timed == plain
+    names = [(paper, name) for paper in PAPERS for name in PAPERS[paper].experiments]
+    plain = {(paper, name.removesuffix("-authors").removesuffix("-ds")) for paper, name in names}
+    assert {(paper, name) for paper, name, _ in PUBLISHED["seconds"]} == plain

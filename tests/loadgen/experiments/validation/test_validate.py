@@ -209,24 +209,12 @@ def test_all_quantities_are_compared() -> None:
 
 def test_it_is_told_in_figures() -> None:
     one = ValidationVerdict("vs", 0.9, 40, 1.25, {"mean JCT (s)": Quantity(10.0, 8.0, 12.0)})
-    assert verdict_json(one) == {
-        "strategy": "vs",
-        "rho": 0.9,
-        "requests": 40,
-        "holds": False,
-        "slowdown": 1.25,
-        "quantities": {
-            "mean JCT (s)": {
-                "real": 10.0,
-                "profiled": 8.0,
-                "profile_deviation": pytest.approx(-0.2),
-                "simulated": 12.0,
-                "bound": 0.05,
-                "spread": 0.0,
-                "deviation": pytest.approx(0.2),
-            }
-        },
-    }
+    told = verdict_json(one)
+    quantities = told.pop("quantities")
+    assert told == {"strategy": "vs", "rho": 0.9, "requests": 40, "holds": False, "slowdown": 1.25}
+    figures = {"real": 10.0, "profiled": 8.0, "simulated": 12.0, "bound": 0.05, "spread": 0.0}
+    changes = {"profile_deviation": pytest.approx(-0.2), "deviation": pytest.approx(0.2)}
+    assert quantities == {"mean JCT (s)": figures | changes}
     console = Console(width=180)
     with console.capture() as shown:
         console.print(show_table(tabulate([one])))
