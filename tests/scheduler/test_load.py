@@ -8,53 +8,48 @@ from dataclasses import replace
 import pytest
 
 from engine.messages import Admit, Cause, ExecutorDied, FinishReason, HandedBack, RowId
-from engine.sampling.params import SamplingParams
 from scheduler.assembly import SchedulerParts, assemble
 from scheduler.batching.batcher import BatchLimits
-from scheduler.dispatcher import Dispatcher
 from scheduler.options import Scheduling
 from scheduler.placement import max_min
 from scheduler.request import Request, State
 from scheduler.serving_time.bilinear import Bilinear
 from scheduler.strategy import STRATEGIES
 from scheduler.worker import Worker
-from tests.scheduler.fakes import FakePort, VirtualClock, admitted, port, token
+from tests.scheduler.fakes import FakePort, Stage, admitted, port, token
 
 LIMITS = BatchLimits(group_tokens=100, prefill_ahead=0, options=Scheduling(slice_length=4, min_interval=1.0))
 WRONG = Bilinear(p1=0.5, p2=0.0, p3=0.0, p4=7.0, d1=0.0, d2=0.0, d3=0.0, d4=100.0)
 """Model of a device that is far slower than any that is played here."""
 
 
-class Stage:
-    """A dispatcher over executors that a test plays; `workers` is the dispatcher's own book on them."""
+class Booked(Stage):
+    """A stage that looks into the dispatcher's own book on its `workers`."""
 
     def __init__(self, *ports: FakePort, strategy: str = "lb") -> None:
-        self.ports = ports
-        self.clock = VirtualClock()
         parts = assemble(STRATEGIES[strategy], LIMITS, WRONG)
+        super().__init__(*ports, parts=SchedulerParts(parts.batcher, self._place))
         self.workers: dict[int, Worker] = {}
-        self.dispatcher = Dispatcher(SchedulerParts(parts.batcher, self._place), ports, self.clock)
 
     def _place(self, workers: object) -> list[Worker]:
         ranked = list(max_min(workers))  # type: ignore[arg-type]
         self.workers |= {worker.info.index: worker for worker in ranked}
         return ranked
 
-    def submit(self, *lengths: int) -> list[Request]:
-        return [self.dispatcher.submit(range(length), SamplingParams(max_tokens=30)) for length in lengths]
+    def submit_all(self, *lengths: int) -> list[Request]:
+        return [self.submit(length, most=30) for length in lengths]
 
-    def dispatch(self, after: float = 0.0) -> list[list[list[RowId]]]:
+    def dispatch_all(self, after: float = 0.0) -> list[list[list[RowId]]]:
         """Rows that each executor is sent, command by command."""
         self.clock.time += after
         self.dispatcher.dispatch()
         return [admitted(one.take()) for one in self.ports]
 
     def end(self, executor: int, *row_ids: RowId) -> None:
-        updates = [token(row_id, 5, end=FinishReason.STOP) for row_id in row_ids]
-        self.dispatcher.receive(self.ports[executor].report(*updates))
+        self.report(*(token(row_id, 5, end=FinishReason.STOP) for row_id in row_ids), executor=executor)
 
-    def hand_back(self, executor: int, *row_ids: RowId) -> None:
-        """The end of a slice in which each row made a token."""
+    def end_slice(self, executor: int, *row_ids: RowId) -> None:
+        """In which each row made a token."""
         report = self.ports[executor].report(*(token(row_id, 5) for row_id in row_ids))
         self.dispatcher.receive(replace(report, handed_back=(HandedBack(row_ids, Cause.SLICE),)))
 
@@ -66,24 +61,24 @@ def estimate(rows: int, length: int) -> float:
     return WRONG.serve(float(rows), float(length), 4.0)
 
 
-def two(rows: int = 2) -> Stage:
-    return Stage(port(0, rows=rows), port(1, rows=rows))
+def two(rows: int = 2) -> Booked:
+    return Booked(port(0, rows=rows), port(1, rows=rows))
 
 
 def test_the_longest_batch_goes_to_the_least_loaded() -> None:
     stage = two(rows=1)
-    stage.submit(2, 20, 10, 40)
-    assert stage.dispatch() == [[[3], [0]], [[1], [2]]]
+    stage.submit_all(2, 20, 10, 40)
+    assert stage.dispatch_all() == [[[3], [0]], [[1], [2]]]
     assert stage.loads() == pytest.approx([estimate(1, 40) + estimate(1, 2), estimate(1, 20) + estimate(1, 10)])
 
 
 def test_a_load_is_what_is_not_finished_and_nothing_is_left_of_it_in_the_end() -> None:
     stage = two()
-    stage.submit(4, 4, 8, 8)
-    assert stage.dispatch() == [[[2, 3]], [[0, 1]]]
+    stage.submit_all(4, 4, 8, 8)
+    assert stage.dispatch_all() == [[[2, 3]], [[0, 1]]]
     stage.end(0, 2)
     assert stage.loads() == pytest.approx([estimate(2, 8), estimate(2, 4)]), "the batch goes on"
-    stage.hand_back(0, 3)
+    stage.end_slice(0, 3)
     assert stage.loads() == pytest.approx([0.0, estimate(2, 4)])
     stage.end(1, 0, 1)
     assert stage.loads() == [0.0, 0.0]
@@ -91,8 +86,8 @@ def test_a_load_is_what_is_not_finished_and_nothing_is_left_of_it_in_the_end() -
 
 def test_a_cancelled_batch_leaves_no_load() -> None:
     stage = two()
-    requests = stage.submit(4, 4)
-    assert stage.dispatch() == [[[0, 1]], []] and stage.loads() == pytest.approx([estimate(2, 4), 0.0])
+    requests = stage.submit_all(4, 4)
+    assert stage.dispatch_all() == [[[0, 1]], []] and stage.loads() == pytest.approx([estimate(2, 4), 0.0])
     for one in requests:
         stage.dispatcher.cancel(one)
     assert stage.loads() == [0.0, 0.0]
@@ -100,11 +95,11 @@ def test_a_cancelled_batch_leaves_no_load() -> None:
 
 def test_batches_that_a_dead_executor_had_queued_go_elsewhere() -> None:
     stage = two(rows=1)
-    requests = stage.submit(2, 20, 10, 40)
-    assert stage.dispatch() == [[[3], [0]], [[1], [2]]]
+    requests = stage.submit_all(2, 20, 10, 40)
+    assert stage.dispatch_all() == [[[3], [0]], [[1], [2]]]
     stage.ports[0].alive = False
     stage.dispatcher.receive(ExecutorDied(0, "fire"))
-    assert stage.dispatch(after=2.0) == [[], [[3], [0]]]
+    assert stage.dispatch_all(after=2.0) == [[], [[3], [0]]]
     assert stage.workers[1].load == pytest.approx(sum(estimate(1, length) for length in (2, 20, 10, 40)))
     stage.end(1, 1, 2, 3, 0)
     assert {one.state for one in requests} == {State.FINISHED} and stage.workers[1].load == 0.0
@@ -115,12 +110,12 @@ def test_batches_that_a_dead_executor_had_queued_go_elsewhere() -> None:
 def test_loads_never_drift_whatever_happens(strategy: str, seed: int) -> None:
     """Slices, ends, cancellations and a death by lot; each load is that of the plans that have not ended."""
     rng = random.Random(seed)
-    stage = Stage(*(port(index, rows=rng.randint(1, 4)) for index in range(3)), strategy=strategy)
+    stage = Booked(*(port(index, rows=rng.randint(1, 4)) for index in range(3)), strategy=strategy)
     requests: list[Request] = []
     for step in range(300):
         if step < 200:
-            requests += stage.submit(*(rng.randint(1, 40) for _ in range(rng.randint(0, 3))))
-        stage.dispatch(after=0.5)
+            requests += stage.submit_all(*(rng.randint(1, 40) for _ in range(rng.randint(0, 3))))
+        stage.dispatch_all(after=0.5)
         if step == 100:
             stage.ports[2].alive = False
             stage.dispatcher.receive(ExecutorDied(2, "it was its time"))
@@ -135,7 +130,7 @@ def test_loads_never_drift_whatever_happens(strategy: str, seed: int) -> None:
     assert stage.loads() == [0.0] * 3
 
 
-def play(stage: Stage, rng: random.Random) -> None:
+def play(stage: Booked, rng: random.Random) -> None:
     """The first plan of each living executor ends: some rows for good, the others with their slice."""
     for one in stage.ports:
         worker = stage.workers.get(one.info.index)
@@ -145,12 +140,12 @@ def play(stage: Stage, rng: random.Random) -> None:
         rows = [request.row_id for request in first.open]
         ending = [row_id for row_id in rows if rng.random() < 0.5]
         stage.end(one.info.index, *ending)
-        stage.hand_back(one.info.index, *(row_id for row_id in rows if row_id not in ending))
+        stage.end_slice(one.info.index, *(row_id for row_id in rows if row_id not in ending))
 
 
 def test_a_slice_is_an_order_that_ends_by_itself() -> None:
     stage = two()
-    stage.submit(4)
+    stage.submit_all(4)
     stage.dispatcher.dispatch()
     (order,) = stage.ports[0].take()
     assert isinstance(order, Admit) and order.terms.closed and order.terms.iterations == 4
@@ -160,7 +155,7 @@ async def test_the_loop_arranges_again_when_the_interval_has_passed() -> None:
     stage = two()
     running = asyncio.create_task(stage.dispatcher.run())
     for _ in range(2):
-        stage.submit(4)
+        stage.submit_all(4)
         for _ in range(10):
             await asyncio.sleep(0)
     assert [admitted(one.take()) for one in stage.ports] == [[[0]], [[1]]]

@@ -44,25 +44,15 @@ def test_a_missing_file_names_the_command_that_makes_one(tmp_path: Path) -> None
         load(tmp_path / "absent")
 
 
-def test_what_is_no_forest_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "text").write_text("hello")
-    with zipfile.ZipFile(tmp_path / "earlier", "w") as archive:
+def test_what_is_no_forest_is_refused_and_no_object_is_read(path: Path) -> None:
+    path.with_name("text").write_text("hello")
+    path.with_name("truncated").write_bytes(path.read_bytes()[:1000])
+    np.savez(path.with_name("objects.npz"), manifest=np.array([Path], dtype=object), features=1, lengths=1)
+    with zipfile.ZipFile(path.with_name("earlier"), "w") as archive:
         archive.writestr("manifest.json", "{}")
-    for name in ("text", "earlier"):
+    for name in ("text", "truncated", "objects.npz", "earlier"):
         with pytest.raises(ForestError, match="is no forest of this version: make it with `lengthwise train`"):
-            load(tmp_path / name)
-
-
-def test_a_truncated_forest_is_refused(path: Path) -> None:
-    path.write_bytes(path.read_bytes()[:1000])
-    with pytest.raises(ForestError, match="is no forest of this version"):
-        load(path)
-
-
-def test_objects_are_not_read(path: Path) -> None:
-    np.savez(path.with_suffix(".npz"), manifest=np.array([Path], dtype=object), features=1, lengths=1)
-    with pytest.raises(ForestError, match="is no forest of this version"):
-        load(path.with_suffix(".npz"))
+            load(path.with_name(name))
 
 
 @pytest.mark.parametrize("lengths", [linear(50).lengths, linear().lengths.astype(np.float64)])

@@ -200,13 +200,17 @@ def test_an_idle_hour_changes_nothing() -> None:
     assert pace.seconds_per_token(2) == 0.5
 
 
-def test_what_lies_back_fades() -> None:
+@pytest.mark.parametrize(
+    ("rows", "before", "later", "seconds", "off"),
+    [(1, 1, 4, 500, 1e-3), pytest.param(4, 12, 4, 60, 0.25, id="three times slower within a minute")],
+)
+def test_what_lies_back_fades(rows: int, before: int, later: int, seconds: int, off: float) -> None:
+    """Tokens that were made a second for long, and then some seconds of another speed."""
     pace = Speed()
-    pace.observe(1, 1, 0.0)
-    for second in range(1, 1001):
-        made = 1 if second <= 500 else 4
-        pace.observe(1, 1, float(second), made, made)
-    assert pace.seconds_per_token(1) == pytest.approx(0.25, rel=1e-3)
+    pace.observe(rows, rows, 0.0)
+    for second, made in enumerate([before] * max(300, seconds) + [later] * seconds, start=1):
+        pace.observe(rows, rows, float(second), made, made)
+    assert pace.seconds_per_token(rows) == pytest.approx(rows / later, rel=off)
 
 
 def test_rows_are_faster_among_few_as_prices_say_whatever_was_measured_how_often() -> None:
@@ -289,12 +293,3 @@ def test_expected_waits_come_true_on_the_average(rows: int, predicts: bool) -> N
     actual = [(one.times.started or 0.0) - asked for one in waiting]
     assert len(waiting) > 250
     assert sum(expected) == pytest.approx(sum(actual), rel=0.05 if predicts else 0.25)
-
-
-def test_the_speed_follows_a_machine_that_becomes_three_times_slower_within_a_minute() -> None:
-    speed = Speed()
-    speed.observe(4, 4, 0.0)
-    for second in range(1, 361):
-        made = 12 if second <= 300 else 4
-        speed.observe(4, 4, float(second), made, made)
-    assert speed.seconds_per_token(4) == pytest.approx(1.0, rel=0.25), "it was a third"
