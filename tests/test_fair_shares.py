@@ -8,7 +8,7 @@ import aiohttp
 import pytest
 
 from tests import tiny
-from tests.live_server import serve
+from tests.live_server import serve_here
 
 MODEST, GREEDY = "the-modest-client-00", "the-greedy-client-00"
 BODY = {"prompt": "the", "max_tokens": 8, "ignore_eos": True}
@@ -37,7 +37,7 @@ async def test_each_key_has_its_share_though_the_other_asks_for_ten_times_as_muc
             if len(counted) >= ANSWERS:
                 enough.set()
 
-    with serve(tiny.build(tmp_path / "model"), *flags) as url:
+    with serve_here(tiny.build(tmp_path / "model"), *flags) as url:
         async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
             calls = [asyncio.create_task(ask_on(session, url, key)) for key in [MODEST] * 12 + [GREEDY] * 120]
             await asyncio.wait([*calls, asyncio.create_task(enough.wait())], return_when=asyncio.FIRST_COMPLETED)

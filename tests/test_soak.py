@@ -2,13 +2,13 @@
 
 import json
 import os
-import subprocess
 from pathlib import Path
 
 import psutil
 import pytest
 
-from tests.live_server import COMMAND, serve
+from server.cli.main import main
+from tests.live_server import serve
 
 FIRST, REQUESTS = (500, 2000) if "LENGTHWISE_TEST_FAULTS" in os.environ else (400, 1000)
 """Requests until pools, caches and the arena's pages have their size, and those that add nothing to them."""
@@ -22,11 +22,11 @@ GROWTH = 8 * 2**10 * REQUESTS
 
 def load(url: str, requests: int, seed: int, folder: Path) -> dict[str, float]:
     result = folder / f"{seed}.json"
-    command = [COMMAND, "bench", "--base-url", url, "--num-prompts", requests, "--seed", seed, "--max-concurrency", 48]
-    command += ["--dataset-name", "random", "--random-input-len", 24, "--random-output-len", 16, "--ignore-eos"]
-    command += ["--random-vocab-size", 300, "--random-range-ratio", 0.9, "--cancel-rate", 0.1, "--cancel-delay", 0.05]
-    command += ["--save-result", "--result-filename", result]
-    subprocess.run([str(part) for part in command], check=True, capture_output=True)
+    words = ["bench", "--base-url", url, "--num-prompts", requests, "--seed", seed, "--max-concurrency", 48]
+    words += ["--dataset-name", "random", "--random-input-len", 24, "--random-output-len", 16, "--ignore-eos"]
+    words += ["--random-vocab-size", 300, "--random-range-ratio", 0.9, "--cancel-rate", 0.1, "--cancel-delay", 0.05]
+    words += ["--save-result", "--result-filename", result]
+    assert main([str(word) for word in words]) == 0
     figures: dict[str, float] = json.loads(result.read_text())
     return figures
 
