@@ -19,11 +19,14 @@ MODEL = "tiny"
 MESSAGES: list[ChatCompletionMessageParam] = [{"role": "user", "content": "Say something, 世界 😀."}]
 
 
+ENDLESS: dict[str, Any] = {"model": MODEL, "messages": MESSAGES, "extra_body": {"ignore_eos": True}}
+SHORT: dict[str, Any] = {**ENDLESS, "max_tokens": 12, "temperature": 0}
+
+
 def chat(client: OpenAI, **extra: object) -> ChatCompletion:
     """A short greedy answer."""
-    return client.chat.completions.create(
-        model=MODEL, messages=MESSAGES, max_tokens=12, temperature=0, extra_body={"ignore_eos": True, **extra}
-    )
+    answer: ChatCompletion = client.chat.completions.create(**SHORT | {"extra_body": {"ignore_eos": True, **extra}})
+    return answer
 
 
 def text_of(chunks: list[ChatCompletionChunk], index: int = 0) -> str:
@@ -48,15 +51,7 @@ def test_a_whole_answer_counts_its_tokens(client: OpenAI) -> None:
 
 
 def test_a_streamed_answer_is_the_whole_answer(client: OpenAI) -> None:
-    stream = client.chat.completions.create(
-        model=MODEL,
-        messages=MESSAGES,
-        max_tokens=12,
-        temperature=0,
-        stream=True,
-        stream_options={"include_usage": True},
-        extra_body={"ignore_eos": True},
-    )
+    stream = client.chat.completions.create(**SHORT, stream=True, stream_options={"include_usage": True})
     *chunks, last = list(stream)
     whole = chat(client)
     assert text_of(chunks) == whole.choices[0].message.content
@@ -174,12 +169,9 @@ def test_nul_is_read_and_counted_like_any_character(client: OpenAI) -> None:
 
 async def test_many_clients_at_once_each_get_what_they_get_alone(many: AsyncOpenAI) -> None:
     async def ask(number: int) -> str | None:
+        messages: list[ChatCompletionMessageParam] = [{"role": "user", "content": f"{number} " * (number + 1)}]
         answer = await many.chat.completions.create(
-            model=MODEL,
-            messages=[{"role": "user", "content": f"{number} " * (number + 1)}],
-            max_tokens=10 + number,
-            temperature=1,
-            seed=number,
+            model=MODEL, messages=messages, max_tokens=10 + number, temperature=1, seed=number
         )
         return answer.choices[0].message.content
 
@@ -188,24 +180,20 @@ async def test_many_clients_at_once_each_get_what_they_get_alone(many: AsyncOpen
 
 
 async def test_a_client_that_closes_its_stream_frees_its_row(many: AsyncOpenAI, live_url: str) -> None:
-    stream = await many.chat.completions.create(
-        model=MODEL, messages=MESSAGES, stream=True, extra_body={"ignore_eos": True}
-    )
+    stream = await many.chat.completions.create(**ENDLESS, stream=True)
     await anext(aiter(stream))
     await stream.close()
     while await under_way(many):
         pass
 
 
+RESPONSE: dict[str, Any] = {"model": MODEL, "input": MESSAGES[0]["content"], "max_output_tokens": 12, "temperature": 0}
+
+
 def respond(client: OpenAI, **extra: object) -> Response:
     """A short greedy response."""
-    return client.responses.create(
-        model=MODEL,
-        input="Say something, 世界 😀.",
-        max_output_tokens=12,
-        temperature=0,
-        extra_body={"ignore_eos": True, **extra},
-    )
+    response: Response = client.responses.create(**RESPONSE, extra_body={"ignore_eos": True, **extra})
+    return response
 
 
 def test_a_response_says_what_a_chat_does(client: OpenAI) -> None:
@@ -223,16 +211,8 @@ def test_a_response_says_what_a_chat_does(client: OpenAI) -> None:
 
 def test_a_streamed_response_is_the_whole_response(client: OpenAI) -> None:
     whole = respond(client)
-    events = list(
-        client.responses.create(
-            model=MODEL,
-            input=[{"role": "user", "content": "Say something, 世界 😀."}],
-            max_output_tokens=12,
-            temperature=0,
-            stream=True,
-            extra_body={"ignore_eos": True},
-        )
-    )
+    asked = RESPONSE | {"input": MESSAGES, "extra_body": {"ignore_eos": True}}
+    events = list(client.responses.create(**asked, stream=True))
     assert "".join(event.delta for event in events if event.type == "response.output_text.delta") == whole.output_text
     last = events[-1]
     assert last.type == "response.incomplete"
@@ -264,9 +244,7 @@ def test_a_response_goes_on_from_one_that_was_stored(client: OpenAI) -> None:
 
 
 async def test_a_request_is_cancelled_by_its_id_and_its_row_is_free(many: AsyncOpenAI) -> None:
-    stream = await many.chat.completions.create(
-        model=MODEL, messages=MESSAGES, stream=True, extra_body={"ignore_eos": True}
-    )
+    stream = await many.chat.completions.create(**ENDLESS, stream=True)
     first = await anext(aiter(stream))
     cancelled = await many.post(f"requests/{first.id}/cancel", cast_to=dict[str, Any])
     assert cancelled["state"] == "cancelled"
@@ -277,9 +255,7 @@ async def test_a_request_is_cancelled_by_its_id_and_its_row_is_free(many: AsyncO
 
 
 async def test_the_status_of_a_request_follows_it_to_its_end(many: AsyncOpenAI) -> None:
-    answer = await many.chat.completions.with_raw_response.create(
-        model=MODEL, messages=MESSAGES, max_tokens=5, n=2, extra_body={"ignore_eos": True}
-    )
+    answer = await many.chat.completions.with_raw_response.create(**ENDLESS, max_tokens=5, n=2)
     status = await many.get(f"requests/{answer.headers['x-request-id']}", cast_to=dict[str, Any])
     assert (status["state"], status["generated_tokens"], status["max_tokens"]) == ("finished", 10, 10)
     assert status["id"] == answer.parse().id

@@ -13,7 +13,7 @@ import jsonschema_rs
 import openai
 import pytest
 from openai import AsyncOpenAI, OpenAI
-from openai.types.chat import ChatCompletionMessageParam, ChatCompletionToolParam
+from openai.types.chat import ChatCompletion, ChatCompletionMessageParam, ChatCompletionToolParam
 
 from tests import tiny
 from tests.clients import under_way
@@ -22,6 +22,7 @@ from tests.live_server import serve_here
 
 MODEL = "tiny"
 MESSAGES: list[ChatCompletionMessageParam] = [{"role": "user", "content": "Go."}]
+ASKED: dict[str, Any] = {"model": MODEL, "messages": MESSAGES, "temperature": 1}
 SEEDS = range(4)
 
 
@@ -38,18 +39,14 @@ def formatted(schema: dict[str, Any]) -> Any:
 
 async def ask(client: AsyncOpenAI, schema: dict[str, Any], seed: int) -> str:
     """A whole answer at temperature 1."""
-    reply = await client.chat.completions.create(
-        model=MODEL, messages=MESSAGES, response_format=formatted(schema), temperature=1, seed=seed
-    )
+    reply = await client.chat.completions.create(**ASKED, response_format=formatted(schema), seed=seed)
     assert reply.choices[0].finish_reason == "stop"
     return reply.choices[0].message.content or ""
 
 
 async def stream(client: AsyncOpenAI, schema: dict[str, Any], seed: int) -> str:
     """The text of a streamed answer that a schema binds."""
-    chunks = await client.chat.completions.create(
-        model=MODEL, messages=MESSAGES, response_format=formatted(schema), temperature=1, seed=seed, stream=True
-    )
+    chunks = await client.chat.completions.create(**ASKED, response_format=formatted(schema), seed=seed, stream=True)
     choices = [chunk.choices[0] async for chunk in chunks]
     assert choices[-1].finish_reason == "stop"
     return "".join(choice.delta.content or "" for choice in choices)
@@ -101,16 +98,13 @@ def check_calls(calls: list[tuple[str, str]]) -> None:
 @pytest.mark.parametrize("parallel", [True, False])
 async def test_a_call_that_must_come_always_parses(many: AsyncOpenAI, parallel: bool) -> None:
     async def ask(seed: int) -> list[tuple[str, str]]:
-        reply = await many.chat.completions.create(
-            model=MODEL,
-            messages=MESSAGES,
-            tools=TOOLS,
-            tool_choice="required",
-            parallel_tool_calls=parallel,
-            temperature=1,
-            seed=seed,
-            extra_body={"instruction": "Go."},
-        )
+        wanted: dict[str, Any] = {
+            "tools": TOOLS,
+            "tool_choice": "required",
+            "parallel_tool_calls": parallel,
+            "seed": seed,
+        }
+        reply = await many.chat.completions.create(**ASKED, **wanted, extra_body={"instruction": "Go."})
         choice = reply.choices[0]
         assert choice.message.content is None
         calls = [
@@ -130,15 +124,8 @@ async def test_a_call_that_must_come_always_parses(many: AsyncOpenAI, parallel: 
 
 async def test_a_streamed_call_adds_up_in_the_client(many: AsyncOpenAI) -> None:
     arguments, names, ids, finish = "", [], [], None
-    chunks = await many.chat.completions.create(
-        model=MODEL,
-        messages=MESSAGES,
-        tools=TOOLS,
-        tool_choice={"type": "function", "function": {"name": "weather"}},
-        temperature=1,
-        seed=1,
-        stream=True,
-    )
+    choice: Any = {"type": "function", "function": {"name": "weather"}}
+    chunks = await many.chat.completions.create(**ASKED, tools=TOOLS, tool_choice=choice, seed=1, stream=True)
     async for chunk in chunks:
         finish = chunk.choices[0].finish_reason or finish
         assert not chunk.choices[0].delta.content
@@ -153,14 +140,9 @@ async def test_a_streamed_call_adds_up_in_the_client(many: AsyncOpenAI) -> None:
 
 
 def test_a_conversation_with_calls_and_results_goes_on(client: OpenAI) -> None:
-    turns: list[ChatCompletionMessageParam] = [
-        *MESSAGES,
-        {
-            "role": "assistant",
-            "tool_calls": [{"id": "c", "type": "function", "function": {"name": "clock", "arguments": "{}"}}],
-        },
-        {"role": "tool", "tool_call_id": "c", "content": "noon"},
-    ]
+    calls: Any = [{"id": "c", "type": "function", "function": {"name": "clock", "arguments": "{}"}}]
+    turns: list[ChatCompletionMessageParam] = [*MESSAGES, {"role": "assistant", "tool_calls": calls}]
+    turns.append({"role": "tool", "tool_call_id": "c", "content": "noon"})
     reply = client.chat.completions.create(model=MODEL, messages=turns, max_tokens=4, temperature=0)
     assert reply.choices[0].message.content is not None
 
@@ -170,9 +152,8 @@ def test_a_conversation_with_calls_and_results_goes_on(client: OpenAI) -> None:
 
 async def test_a_plain_answer_is_the_same_beside_structured_ones(many: AsyncOpenAI) -> None:
     async def plain(seed: int) -> str | None:
-        reply = await many.chat.completions.create(
-            model=MODEL, messages=MESSAGES, max_tokens=40, temperature=1, seed=seed, extra_body={"ignore_eos": True}
-        )
+        body: dict[str, Any] = {"max_tokens": 40, "seed": seed, "extra_body": {"ignore_eos": True}}
+        reply: ChatCompletion = await many.chat.completions.create(**ASKED, **body)
         return reply.choices[0].message.content
 
     alone = [await plain(seed) for seed in range(4)]
@@ -183,9 +164,7 @@ async def test_a_plain_answer_is_the_same_beside_structured_ones(many: AsyncOpen
 
 async def test_a_client_that_leaves_a_structured_stream_frees_its_row(many: AsyncOpenAI) -> None:
     endless = {"type": "array", "items": {"type": "integer"}, "minItems": 400}
-    chunks = await many.chat.completions.create(
-        model=MODEL, messages=MESSAGES, response_format=formatted(endless), stream=True
-    )
+    chunks = await many.chat.completions.create(**ASKED, response_format=formatted(endless), stream=True)
     await anext(aiter(chunks))
     await chunks.close()
     while await under_way(many):
@@ -194,7 +173,5 @@ async def test_a_client_that_leaves_a_structured_stream_frees_its_row(many: Asyn
 
 def test_a_wrong_schema_is_the_client_s_error(client: OpenAI) -> None:
     with pytest.raises(openai.BadRequestError, match="uniqueItems") as caught:
-        client.chat.completions.create(
-            model=MODEL, messages=MESSAGES, response_format=formatted({"type": "array", "uniqueItems": True})
-        )
+        client.chat.completions.create(**ASKED, response_format=formatted({"type": "array", "uniqueItems": True}))
     assert (caught.value.param, caught.value.code) == ("response_format", "invalid_grammar")
