@@ -114,13 +114,18 @@ def test_rows_that_fill_the_window_need_no_mask() -> None:
 
 def test_wiped_rows_leave_nothing_that_could_poison_their_successors() -> None:
     """The last row used to be copied into the place of the first, and its old cells kept their NaN."""
-    arena = KvArena(SHAPE, 12, max_rows=3)
+    arena = KvArena(SHAPE, 16, max_rows=4)
     for tokens in ((1.0,), (2, float("nan")), (3, float("nan"))):
         arena.insert(cells(*tokens))
     arena.remove(1, wipe=True)
     arena.remove(1, wipe=True)
     check(arena)
     assert marks(arena.extract(0)) == [1]
+    for tokens in ((float("nan"), 4.0, 5.0), (6.0, 7.0, 8.0), (9.0,)):  # a short row takes the place of a long one
+        arena.insert(cells(*tokens))
+    arena.remove(1, wipe=True)
+    check(arena)
+    assert marks(arena.extract(1)) == [9]
 
 
 def test_memory_is_laid_out_for_little_more_than_the_window_where_all_of_it_is_read() -> None:
