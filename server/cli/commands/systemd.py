@@ -12,36 +12,45 @@ from pathlib import Path
 
 from models.errors import UserError
 from models.options import Subparsers, add_command, describe, option
-from server.config import ServeConfig, load_config
+from server.config import FrontConfig, GatewayConfig, ServeConfig
 from server.keys import CREDENTIAL
+from server.settings import load_settings
 
 UNITS = Path("/etc/systemd/system")
 TEXT = "lengthwise.service"  # template beside this file
 FOLDER = Path("/etc/lengthwise")
-CONFIG = FOLDER / "config.toml"
+CONFIG, GATEWAY_CONFIG = FOLDER / "config.toml", FOLDER / "gateway.toml"
 KEYS = FOLDER / CREDENTIAL
 HIDDEN = (Path("/home"), Path("/root"), Path("/run/user"))  # ProtectHome
 
 FIRST_CONFIG = """\
-# Settings of the service; `lengthwise serve --help` explains them all. Restart it after a change.
+# Settings of the service; `lengthwise {command} --help` explains them all. Restart it after a change.
 host = "127.0.0.1"
 port = 8000
 """
+FIRST_BACKEND = 'backend = ["http://127.0.0.1:8001/v1"]\n'
 
 STOP_MARGIN = 30.0  # seconds beyond --shutdown-timeout
 
 
-def unit_name(template: bool) -> str:
-    return "lengthwise@.service" if template else "lengthwise.service"
+def unit_name(template: bool, gateway: bool = False) -> str:
+    return f"lengthwise{'-gateway' * gateway}{'@' * template}.service"
 
 
-def write_unit(program: Path, config: Path = CONFIG, shutdown_timeout: float = 30.0, template: bool = False) -> str:
+def write_unit(
+    program: Path,
+    config: Path = CONFIG,
+    shutdown_timeout: float = 30.0,
+    template: bool = False,
+    gateway: bool = False,
+) -> str:
     """A `template` serves instances with a configuration each."""
-    one = {"config": _escaped(config), "of": "", "own": "", "journal": "journal"}
-    each = {"config": f"{FOLDER}/%i.toml", "of": " %i", "own": "/%i", "journal": "%i"}
+    command, of = ("gateway", " gateway") if gateway else ("serve", "")
+    one = {"config": _escaped(config), "of": of, "own": of.replace(" ", "-"), "journal": of.strip() or "journal"}
+    each = {"config": f"{FOLDER}/%i.toml", "of": f"{of} %i", "own": "/%i", "journal": "%i"}
     stop, own = round(shutdown_timeout + STOP_MARGIN), each if template else one
-    text = Path(__file__).with_name(TEXT).read_text("utf-8")
-    return text.format(name=unit_name(template), program=_escaped(program), keys=KEYS, stop=stop, **own)
+    text, name = Path(__file__).with_name(TEXT).read_text("utf-8"), unit_name(template, gateway)
+    return text.format(name=name, program=_escaped(program), command=command, keys=KEYS, stop=stop, **own)
 
 
 def _escaped(path: Path) -> str:
@@ -53,12 +62,18 @@ def _escaped(path: Path) -> str:
 class Print:
     """A unit to print."""
 
-    config: Path = option(CONFIG)
-    """configuration that the service reads"""
+    config: Path | None = option(None)
+    """configuration that the service reads (default: /etc/lengthwise/config.toml, of a gateway gateway.toml)"""
     program: Path | None = option(None)
     """what to run (default: this program)"""
     template: bool = option(False)
     """a unit for several servers: lengthwise@NAME, which reads /etc/lengthwise/NAME.toml"""
+    gateway: bool = option(False)
+    """a unit of `lengthwise gateway`: lengthwise-gateway"""
+
+    @property
+    def reads(self) -> Path:
+        return self.config or (GATEWAY_CONFIG if self.gateway else CONFIG)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,7 +89,7 @@ class Install(Print):
 def add_parser(subparsers: Subparsers) -> None:
     """Print or install a systemd unit.
 
-    It is hardened, and runs `lengthwise serve` with a watchdog and keys as credentials.
+    It is hardened, and runs `lengthwise serve` or `gateway` with a watchdog and keys as credentials.
 
     Example: lengthwise systemd print
     """
@@ -86,18 +101,23 @@ def add_parser(subparsers: Subparsers) -> None:
 
 def _print(options: Print) -> None:
     """Write the unit to standard output."""
-    sys.stdout.write(_unit(options, options.config))
+    sys.stdout.write(_unit(options, options.reads))
 
 
 def _install(options: Install) -> None:
     """Write the unit, and a configuration and a key where there are none."""
-    config, keys = _below(options.root, options.config), _below(options.root, KEYS)
+    config, keys = _below(options.root, options.reads), _below(options.root, KEYS)
     program, unit = _program(options), _unit(options, config)
     _require_visible(program, program if options.program else Path(sys.executable))
-    name, written = unit_name(options.template), FOLDER / "NAME.toml" if options.template else options.config
+    name = unit_name(options.template, options.gateway)
+    command, written = (
+        "gateway" if options.gateway else "serve",
+        FOLDER / "NAME.toml" if options.template else options.reads,
+    )
     try:
         if not options.template:
-            _write_once(config, FIRST_CONFIG, 0o644)
+            first = FIRST_CONFIG.format(command=command) + FIRST_BACKEND * options.gateway
+            _write_once(config, first, 0o644)
         made = _write_once(keys, f"{secrets.token_hex(32)}\n", 0o600)
         path = _below(options.root, UNITS / name)
         if path.exists() and path.read_text("utf-8") != unit and not options.force:
@@ -108,17 +128,18 @@ def _install(options: Install) -> None:
         raise UserError(f"{error.filename} cannot be written: run this as root, or give --root") from None
     if options.root == Path("/") and Path("/run/systemd/system").exists():  # systemd runs, and this is the live system
         subprocess.run(["systemctl", "daemon-reload"], check=False)
-    print(f"Wrote {path}, which runs `{program} serve --config {written}`.")
+    print(f"Wrote {path}, which runs `{program} {command} --config {written}`.")
     print(f"{'Made a key' if made else 'The keys are'} in {keys}; callers must send one as a bearer token.")
     name = name.replace("@", "@NAME")
     print(f"Next: edit {_below(options.root, written)}, then `systemctl enable --now {name}`, `journalctl -fu {name}`.")
 
 
 def _unit(options: Print, config: Path) -> str:
-    if options.template and options.config != CONFIG:
+    if options.template and options.config is not None:
         raise UserError("--config is for one server: with --template each reads /etc/lengthwise/NAME.toml")
-    timeout = load_config({}, {}, config).shutdown_timeout if config.exists() else ServeConfig().shutdown_timeout
-    return write_unit(_program(options), options.config, timeout, options.template)
+    kind: type[FrontConfig] = GatewayConfig if options.gateway else ServeConfig
+    settings = load_settings(kind, {}, {}, config) if config.exists() else ServeConfig()
+    return write_unit(_program(options), options.reads, settings.shutdown_timeout, options.template, options.gateway)
 
 
 def _program(options: Print) -> Path:

@@ -9,16 +9,18 @@ import pytest
 
 from server.cli import main as cli
 from server.cli.commands.systemd import unit_name, write_unit
+from server.config import GatewayConfig
+from server.settings import load_settings
 
 PROGRAM = Path("/usr/bin/env")  # any program that is there
 
 needs_systemd = pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not here")
 
 
-@pytest.fixture(params=[False, True], ids=["one", "template"])
+@pytest.fixture(params=[{}, {"template": True}, {"gateway": True}], ids=["one", "template", "gateway"])
 def unit(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
-    path = tmp_path / unit_name(request.param)
-    path.write_text(write_unit(PROGRAM, template=request.param))
+    path = tmp_path / unit_name(**{"template": False, **request.param})
+    path.write_text(write_unit(PROGRAM, **request.param))
     return path
 
 
@@ -26,7 +28,7 @@ def unit(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
 def test_it_is_hardened_with_an_exposure_of_2_at_most(unit: Path) -> None:
     command = ["systemd-analyze", "security", "--offline=true", "--no-pager", str(unit)]
     said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    found = re.search(r"Overall exposure level for lengthwise(?:@.*)?\.service: (\d\.\d)", said)
+    found = re.search(r"Overall exposure level for lengthwise(?:-gateway|@.*)?\.service: (\d\.\d)", said)
     assert found is not None and float(found[1]) <= 2.0, said
 
 
@@ -51,6 +53,19 @@ def test_installing_writes_unit_configuration_and_key_once(tmp_path: Path, capsy
     assert install(tmp_path) == 0
     assert (keys.read_text(), config.read_text()) == (key, "port = 9000\n")
     assert key.strip() not in capsys.readouterr().out
+
+
+def test_a_gateway_has_a_unit_and_a_configuration_of_its_own(tmp_path: Path) -> None:
+    assert install(tmp_path) == install(tmp_path, "--gateway") == 0
+    units, config = tmp_path / "etc/systemd/system", tmp_path / "etc/lengthwise/gateway.toml"
+    assert {path.name for path in units.iterdir()} == {"lengthwise.service", "lengthwise-gateway.service"}
+    text = (units / "lengthwise-gateway.service").read_text()
+    assert f"ExecStart={PROGRAM} gateway --config /etc/lengthwise/gateway.toml\n" in text
+    assert "RuntimeDirectory=lengthwise-gateway\n" in text and "/gateway.sqlite3\n" in text
+    assert load_settings(GatewayConfig, {}, {}, config).urls == ["http://127.0.0.1:8001/v1"]
+    config.write_text('backend = ["http://127.0.0.1:9/v1"]\nshutdown_timeout = 90\n')
+    assert install(tmp_path, "--gateway", "--force") == 0
+    assert "TimeoutStopSec=120\n" in (units / "lengthwise-gateway.service").read_text()
 
 
 def test_a_unit_that_differs_is_replaced_when_meant(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
