@@ -58,6 +58,7 @@ class Backend:
     health: Health = field(default_factory=Health)
     answered: bool = False  # since the start
     oversized: set[str] = field(default_factory=set)  # its pages that were logged as such
+    _failed: float = 0.0  # when it began to fail
     _heard: float = 0.0
     _asked: dict[RowId, Waiting] = field(default_factory=dict)  # without a byte so far
     _coming: dict[RowId, Callable[[], int]] = field(default_factory=dict)  # counts of new tokens of answers under way
@@ -69,6 +70,11 @@ class Backend:
     def info(self) -> messages.ExecutorInfo:
         most = len(self._coming) + 1 if self.health.tried else self.slots.most
         return messages.ExecutorInfo(self.index, self.url, self.room, most, ROOM)
+
+    @property
+    def failed_for(self) -> float:
+        """Seconds; 0 while it answers."""
+        return 0.0 if self.fault is None else time.monotonic() - self._failed
 
     @property
     def silent(self) -> bool:
@@ -148,6 +154,7 @@ class Backend:
     def set_fault(self, fault: str | None) -> None:
         """None for recovery; logged once a spell."""
         if (self.fault is None) is not (fault is None):
+            self._failed = time.monotonic()
             log.warning("backend %s %s", self.url, "is tried again" if fault is None else f"fails: {fault}")
         self.fault = fault
         self.answered |= fault is None

@@ -19,7 +19,7 @@ from server.http.proxy import replied_headers
 
 RETRIES = 2  # a call that backends fail on could be what makes them
 PAUSE = 0.25  # seconds before the first retry where there is no other backend
-FIRST_ANSWER = 30.0  # seconds to wait while no backend has ever answered
+FIRST_ANSWER = 30.0  # seconds to wait while no backend answers
 
 UNFETCHED = b'"model_not_fetched"'  # until somebody fetches it
 
@@ -72,13 +72,18 @@ async def send_call(request: web.Request, body: bytes, passage: ProxiedCall) -> 
 
 
 async def _turn(request: web.Request, passage: ProxiedCall) -> Backend:
+    """Raises ApiError 503 where no backend has answered for FIRST_ANSWER seconds."""
     ports = [worker.port for worker in request.app[DISPATCHER].workers if isinstance(worker.port, Backend)]
+    left = FIRST_ANSWER
     try:
-        async with asyncio.timeout(None if any(port.answered for port in ports) else FIRST_ANSWER):
-            return await passage.admitted
-    except TimeoutError:
-        faults = "; ".join(f"{port.url}: {port.fault}" for port in ports)
-        raise ApiError(503, f"no backend has answered yet: {faults}", code="no_executor") from None
+        while not (await asyncio.wait([passage.admitted], timeout=left))[0]:
+            left = FIRST_ANSWER - min(port.failed_for for port in ports)
+            if left <= 0:
+                faults = "; ".join(f"{port.url}: {port.fault}" for port in ports)
+                raise ApiError(503, f"no backend answers: {faults}", code="no_executor", headers={"Retry-After": "5"})
+        return passage.admitted.result()
+    finally:
+        passage.admitted.cancel()
 
 
 def _is_tried_again(

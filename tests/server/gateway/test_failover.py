@@ -5,7 +5,7 @@ import logging
 import signal
 import time
 from collections import Counter
-from contextlib import ExitStack
+from contextlib import AsyncExitStack, ExitStack
 from typing import Any
 
 import aiohttp
@@ -318,7 +318,27 @@ async def test_backends_that_never_answered_end_a_call_with_the_reason(monkeypat
     monkeypatch.setattr("server.gateway.sending.FIRST_ANSWER", 0.05)
     async with gateway("http://127.0.0.1:9/v1") as gate:
         status, told = await gate.ask()
-        assert status == 503 and b"no backend has answered yet: http://127.0.0.1:9/v1: " in told
+        assert status == 503 and b"no backend answers: http://127.0.0.1:9/v1: " in told
+
+
+@pytest.mark.usefixtures("quick")
+async def test_an_only_backend_that_is_gone_for_long_ends_calls_with_the_reason(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("server.gateway.sending.FIRST_ANSWER", 0.2)
+    only = Hostile(answer(EVENTS))
+    async with AsyncExitStack() as stack, AsyncExitStack() as life:
+        url = await life.enter_async_context(only.listening())
+        gate = await stack.enter_async_context(gateway(url))
+        assert await gate.ask() == (200, EVENTS)
+        await life.aclose()
+        ends = await asyncio.gather(*(gate.ask(stream=stream) for stream in (True, False)))
+        assert all(
+            status == 503 and b"no backend answers: " in told and b"Cannot connect" in told for status, told in ends
+        )
+        assert (await gate.get("/health/live"))["status"] == "ok"
+        (worker,) = gate.service.dispatcher.workers
+        assert worker.port.index == 0 and not gate.service.dispatcher.waiting and not worker.requests
 
 
 async def test_a_gateway_that_waits_starts_when_its_backend_answers(monkeypatch: pytest.MonkeyPatch) -> None:
