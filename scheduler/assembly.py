@@ -31,6 +31,7 @@ from scheduler.waiting.order import ByScore
 from scheduler.waiting.out_of_turn import OutOfTurn
 from scheduler.waiting.prices import Prices, PricesNow, device_prices
 from scheduler.waiting.queue import RankedQueue
+from scheduler.waiting.trial import try_order
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,7 +225,15 @@ def find_strategy(name: str) -> Strategy:
         near = suggest(name, STRATEGIES) or f", which are {', '.join(STRATEGIES)}, PACKAGE:ROW and FILE.py:ROW"
         raise StrategyError(f"{name} is none of the strategies{near}")
     strategy = STRATEGIES[name]
-    assemble(strategy, BatchLimits(group_tokens=1, prefill_ahead=0))
+    limits = BatchLimits(group_tokens=1, prefill_ahead=0)
+    try:
+        assemble(strategy, limits)
+        if callable(strategy.order):
+            try_order(make_queue(strategy, limits, Estimates())())
+    except UserError:
+        raise
+    except Exception as error:  # others' code
+        raise StrategyError(f"strategy {name}: fails in a trial: {type(error).__name__}: {error}") from error
     return strategy
 
 

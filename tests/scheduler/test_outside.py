@@ -83,3 +83,33 @@ def test_a_row_that_breaks_a_rule_of_the_table_is_refused(file: Path) -> None:
     file.write_text(ROW + 'BROKEN = Strategy("broken", slices=True)\n')
     with pytest.raises(StrategyError, match="BROKEN: slices=True: batching='join' works only with False"):
         find_strategy(f"{file}:BROKEN")
+
+
+@pytest.mark.parametrize(
+    ("body", "factory", "message"),
+    [
+        (
+            "def key(self, request, now): return (request.prompt_len,)",
+            "lambda l, p: Bad()",
+            "has no attribute 'prompt_len",
+        ),
+        ("def key(self, request, now): return 1.0", "lambda l, p: Bad()", "key returns float, not tuple"),
+        ("by_key = True", "lambda l, p: Bad()", "abstract .*key"),
+        ("def key(self, request, now): return (0,)", "lambda l: Bad()", "takes 1 positional argument but 2 were given"),
+        (
+            "key = Latest.key\n    def rank(self, in_turn, keys, now): return [*in_turn][1:]",
+            "lambda l, p: Bad()",
+            "rank returns other requests",
+        ),
+        (
+            "key = Latest.key\n    def ended(self, request): return request.gone",
+            "lambda l, p: Bad()",
+            "attribute 'gone'",
+        ),
+    ],
+)
+def test_an_order_that_would_fail_on_a_request_is_refused(body: str, factory: str, message: str, file: Path) -> None:
+    """`serve` said that it was ready, and answered 500."""
+    file.write_text(f"{ROW}\nclass Bad(Order):\n    {body}\n\nBAD = Strategy('bad', order={factory})\n")
+    with pytest.raises(StrategyError, match=f"^strategy {file}:BAD: fails in a trial: .*{message}"):
+        find_strategy(f"{file}:BAD")
