@@ -7,7 +7,8 @@ from pathlib import Path
 
 from loadgen.options import BenchFlags, CompareFlags
 from loadgen.simulate.flags import VALIDATED_STRATEGIES, SimulateFlags, ValidateFlags, Validation
-from models.options import Subparsers, add_groups, describe, groups_of, read_options
+from models.errors import UserError
+from models.options import Subparsers, add_groups, describe, groups_of, options_of, read_options
 
 Validate = Callable[[ValidateFlags], int]
 
@@ -72,6 +73,9 @@ def add_simulate(subparsers: Subparsers, cache: Callable[[], Path], validate: Va
         if validate is not None and args.validate is not None:
             asked = read_options(args, ValidateFlags)
             return validate(replace(asked, strategies=asked.strategies or VALIDATED_STRATEGIES))
+        for one in options_of(Validation):
+            if getattr(args, one.name, one.default) != one.default:
+                raise UserError(f"{one.flag} counts only with --validate")
         from loadgen.simulate.run import run_simulate
 
         return run_simulate(read_options(args, SimulateFlags), cache)

@@ -194,8 +194,10 @@ def _pair_docstrings(body: ast.ClassDef) -> Iterator[tuple[str, str]]:
 
 def suggest(word: str, names: Iterable[str], prefix: str = "", cutoff: float = 0.6) -> str:
     """ " (did you mean X?)", or empty."""
-    near = difflib.get_close_matches(word, list(names), n=1, cutoff=cutoff)
-    return f"; did you mean {prefix}{near[0]}?" if near else ""
+    names = [*names]
+    near = [name for name in names if name.startswith(f"{word}-")]  # modes of one
+    near = near or difflib.get_close_matches(word, names, n=1, cutoff=cutoff)
+    return f"; did you mean {', '.join(prefix + name for name in near)}?" if near else ""
 
 
 def split_pair(text: str) -> tuple[str, str]:

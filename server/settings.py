@@ -128,7 +128,9 @@ class CommandLine(argparse.ArgumentParser):
         first = strange[0]
         if first.startswith("-"):
             flag = first.partition("=")[0]
-            return f"unrecognized arguments: {' '.join(strange)}{suggest(flag, self._option_string_actions)}"
+            return (
+                f"unrecognized arguments: {' '.join(strange)}{suggest(flag, self._option_string_actions, cutoff=0.8)}"
+            )
         flags = [word for word in args[: [*args].index(first)] if word in self._option_string_actions]
         repeated = f"; a flag for several values takes one at a time: {flags[-1]} A {flags[-1]} B" if flags else ""
         return f"unrecognized arguments: {' '.join(strange)}{repeated}"

@@ -71,6 +71,7 @@ def test_installed_rows_are_listed_and_found_by_their_name(file: Path, monkeypat
         ("/nowhere/mine.py:ROW", "cannot be loaded: FileNotFoundError"),
         ("nowhere_at_all:ROW", "cannot be loaded: ModuleNotFoundError: No module named 'nowhere_at_all'"),
         ("lengthwize", r"lengthwize is none of the strategies; did you mean lengthwise\?$"),
+        ("ssjf", r"did you mean ssjf-none, ssjf-dynamic, ssjf-continuous\?$"),
         ("nope", "nope is none of the strategies, which are vs, .* and FILE.py:ROW"),
     ],
 )

@@ -71,7 +71,7 @@ class ReportRow:
             low, high = published
             margin, neutral = NEAR * max(abs(low), abs(high)), NEUTRAL.get(str(self.document["unit"]))
             if any(low - margin <= value <= high + margin for value in measured.values()):
-                return "as published"
+                return f"as published, within {NEAR:.0%}"
             if neutral is not None and max(measured.values()) <= neutral < low:
                 return "the opposite"
             return "less" if min(measured.values()) < low else "more"

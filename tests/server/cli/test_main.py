@@ -97,6 +97,13 @@ def test_wrong_usage_exits_with_2(flags: list[str], said: str, capsys: pytest.Ca
     assert said in told
 
 
+def test_a_flag_of_another_meaning_is_not_suggested(capsys: pytest.CaptureFixture[str]) -> None:
+    """`simulate` sent from --num-prompts to --num-requests, which only --validate reads."""
+    with pytest.raises(SystemExit):
+        cli.main(["simulate", "--num-prompts", "3"])
+    assert "unrecognized arguments: --num-prompts 3\n" in capsys.readouterr().err
+
+
 def test_a_command_that_is_none_is_told_with_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         cli.main(["srve"])
