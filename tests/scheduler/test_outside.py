@@ -5,9 +5,10 @@ from pathlib import Path
 import pytest
 
 from models.errors import StrategyError
-from scheduler.assembly import assemble, find_strategies, find_strategy
+from scheduler.assembly import ORDERS, Estimates, assemble, find_strategies, find_strategy, make_queue
 from scheduler.batching.batcher import BatchLimits
-from scheduler.strategy import STRATEGIES
+from scheduler.strategy import STRATEGIES, Strategy
+from scheduler.waiting.trial import try_order
 from tests.scheduler.fakes import request, worker
 
 ROW = """
@@ -114,3 +115,11 @@ def test_an_order_that_would_fail_on_a_request_is_refused(body: str, factory: st
     file.write_text(f"{ROW}\nclass Bad(Order):\n    {body}\n\nBAD = Strategy('bad', order={factory})\n")
     with pytest.raises(StrategyError, match=f"^strategy {file}:BAD: fails in a trial: .*{message}"):
         find_strategy(f"{file}:BAD")
+
+
+@pytest.mark.parametrize("name", ORDERS)
+def test_each_order_of_the_table_stands_the_trial(name: str) -> None:
+    limits = BatchLimits(group_tokens=1, prefill_ahead=0)
+    queue = make_queue(Strategy("own", order=ORDERS[name]), limits, Estimates())()
+    try_order(queue)
+    assert not queue
