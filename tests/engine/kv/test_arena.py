@@ -121,8 +121,8 @@ def test_wiped_rows_leave_nothing_that_could_poison_their_successors() -> None:
     arena.remove(1, wipe=True)
     check(arena)
     assert marks(arena.extract(0)) == [1]
-    for tokens in ((float("nan"), 4.0, 5.0), (6.0, 7.0, 8.0), (9.0,)):  # a short row takes the place of a long one
-        arena.insert(cells(*tokens))
+    for row in ((float("nan"), 4.0, 5.0), (6.0, 7.0, 8.0), (9.0,)):  # a short row takes the place of a long one
+        arena.insert(cells(*row))
     arena.remove(1, wipe=True)
     check(arena)
     assert marks(arena.extract(1)) == [9]
