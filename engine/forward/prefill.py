@@ -23,7 +23,7 @@ from engine.messages import RowId, StepStats
 from engine.row import Row
 from engine.sampling.sampler import score, token_logprobs
 from engine.transfer import send
-from models.network.kv_adapter import KvCells
+from models.network.kv_store import KvCells
 from models.network.loader import LoadedModel
 
 GRAIN = 64  # columns: a length never seen takes a GPU 30 to 85 ms where one that was takes 21

@@ -25,7 +25,7 @@ from engine.kv.memory import copy_rows, copy_runs, zeros
 from engine.kv.row_kv import RowKv, to_host
 from engine.transfer import send
 from models.network.attention import has_flash, multiplies_batches, reads_whole_pitch
-from models.network.kv_adapter import KvCells, KvShape
+from models.network.kv_store import KvCells, KvShape
 
 MOST_JOINING = 4096  # tokens copied at once; put together in memory first, their K are 256 MiB of an 8B
 

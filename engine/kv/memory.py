@@ -9,7 +9,7 @@ from torch import Tensor
 
 from engine.kv.row_kv import RowKv
 from engine.transfer import move
-from models.network.kv_adapter import KvShape
+from models.network.kv_store import KvShape
 
 Joining = Sequence[tuple[int, RowKv]]  # by place
 

@@ -21,7 +21,7 @@ from models.native.library import LayerFields, Library, MatrixFields, NetworkFie
 from models.network.attention import Mask, Select
 from models.network.decoder.decoder import Decoder, require_alike, sample_text
 from models.network.decoder.layer import DecoderLayer
-from models.network.kv_adapter import KvCells, KvStore, PassingStore
+from models.network.kv_store import KvCells, KvStore, PassingStore
 from models.network.linear import round_to_int4, round_to_int8
 from models.network.quantization import Quantization
 

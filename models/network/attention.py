@@ -13,11 +13,8 @@ from typing import Any, Protocol
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from transformers import AttentionInterface
 
 from models.network.packing import packs
-
-ATTENTION = "lengthwise"
 
 # queries of a kernel call in prefill; chunks at multiples change no numbers
 QUERY_BLOCK = 64
@@ -226,9 +223,3 @@ def _multiply_batches(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, s
     added = mask.expand(rows, kv_heads, 1, columns).reshape(-1, 1, columns)
     scores = torch.baddbmm(added, folded, key.flatten(0, 1).transpose(1, 2), alpha=scale)
     return torch.bmm(scores.softmax(dim=-1), value.flatten(0, 1)).view(rows, heads, 1, dim)
-
-
-def register() -> str:
-    """Idempotent; returns its name in transformers."""
-    AttentionInterface.register(ATTENTION, masked_attention)
-    return ATTENTION

@@ -7,7 +7,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from safetensors import safe_open
-from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from models.catalog.checkpoint import weight_files
 from models.errors import LoadError
@@ -26,8 +25,10 @@ def token_embeddings(model: LoadedModel) -> Iterator[NDArray[np.float32]]:
 
 def read_token_embeddings(folder: Path) -> Iterator[NDArray[np.float32]]:
     """(vocabulary, hidden) in parts of ROWS. Raises LoadError."""
+    from transformers import AutoModelForCausalLM  # its modelling code: 2.4 s
+
     with torch.device("meta"):
-        network: PreTrainedModel = AutoModelForCausalLM.from_config(  # type: ignore[no-untyped-call]
+        network = AutoModelForCausalLM.from_config(  # type: ignore[no-untyped-call]
             read_config(folder), trust_remote_code=False
         )
     weight = network.get_input_embeddings().weight

@@ -1,80 +1,52 @@
-"""Runs any causal language model of transformers over a `KvStore`; the only file that knows its Cache API."""
+"""Runs any causal language model of transformers over a `KvStore`; the only file that knows its modelling code, whose
+import takes 2.4 s.
+"""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import cached_property
-from typing import Any, Protocol
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import Cache, PreTrainedModel
+from transformers import AttentionInterface, AutoModelForCausalLM, Cache, PreTrainedModel
 
-from models.network.attention import Mask, Select
+from models.errors import LoadError
+from models.network.attention import Mask, Select, masked_attention
+from models.network.kv_store import KvStore
 
+ATTENTION = "lengthwise"
 
-@dataclass(frozen=True, slots=True)
-class KvShape:
-    layers: int
-    kv_heads: int
-    head_dim: int
-    dtype: torch.dtype
-    device: torch.device
-
-    @property
-    def bytes_per_token(self) -> int:
-        """Δ: all layers."""
-        return 2 * self.layers * self.kv_heads * self.head_dim * self.dtype.itemsize
+Report = Mapping[str, Collection[object]]  # transformers' keys by problem
 
 
-class KvPass(Protocol):
-    """Cells of a pass, by layer."""
-
-    def write(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Store K and V, each (rows, kv_heads, new, head_dim), after RoPE; returns those to attend, each (rows,
-        kv_heads, columns, head_dim).
-        """
-
-
-class KvStore(Protocol):
-    def begin_pass(self, rows: int, new: int) -> KvPass:
-        """`new` tokens of each of `rows`."""
-
-
-class PassingStore:
-    """Keeps nothing."""
-
-    def begin_pass(self, rows: int, new: int) -> PassingStore:
-        return self
-
-    def write(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        return keys, values
+def read_network(folder: Path, dtype: torch.dtype, device: torch.device) -> PreTrainedModel:
+    loaded: tuple[PreTrainedModel, Report] = AutoModelForCausalLM.from_pretrained(  # type: ignore[assignment]
+        folder,
+        dtype=dtype,
+        attn_implementation=register(),
+        trust_remote_code=False,
+        local_files_only=True,
+        use_safetensors=True,
+        output_loading_info=True,
+    )
+    network, report = loaded
+    if lacking := [*report["missing_keys"], *report["mismatched_keys"]]:
+        raise LoadError(
+            f"{folder.name} is not a complete causal language model: {len(lacking)} of its weights are missing or of "
+            f"another shape, {lacking[0]} among them. Fetch it again, or choose another."
+        )
+    nn.Module.to(network, device)
+    nn.Module.eval(network).requires_grad_(False)
+    return network
 
 
-class KvCells:
-    """Over (layers, rows, kv_heads, columns, head_dim)."""
-
-    def __init__(
-        self, keys: Tensor, values: Tensor, new: slice, read: slice, counts: Sequence[int] | None = None
-    ) -> None:
-        """Writes columns `new`, reads `read`; `counts`: new tokens without padding."""
-        self.keys, self.values, self.new, self.read, self.counts = keys, values, new, read, counts
-
-    @cached_property
-    def _new(self) -> tuple[tuple[Tensor, ...], ...]:
-        return tuple(buffer[:, :, :, self.new].unbind() for buffer in (self.keys, self.values))
-
-    @cached_property
-    def _read(self) -> tuple[tuple[Tensor, Tensor], ...]:
-        buffers = (buffer[:, :, :, self.read].unbind() for buffer in (self.keys, self.values))
-        return tuple(zip(*buffers, strict=True))
-
-    def write(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        self._new[0][layer].copy_(keys)
-        self._new[1][layer].copy_(values)
-        return self._read[layer]
+def register() -> str:
+    """Idempotent; returns its name in transformers."""
+    AttentionInterface.register(ATTENTION, masked_attention)
+    return ATTENTION
 
 
 class StoreCache(Cache):

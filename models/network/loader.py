@@ -3,30 +3,32 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import psutil
 import torch
 from torch import Tensor, nn
-from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from models.errors import LoadError, translate_failures
 from models.native.decoder import NativeDecoder, NotNative, take_over_natively
 from models.native.library import Library, find_library
-from models.network.attention import Mask, Select, register
+from models.network.attention import Mask, Select
 from models.network.decoder.decoder import Decoder, OtherLogits, take_over
 from models.network.decoder.family import NotOfFamily
 from models.network.generation_config import SamplingDefaults, sampling_defaults
-from models.network.kv_adapter import ForeignNetwork, KvShape, KvStore
+from models.network.kv_store import KvShape, KvStore
 from models.network.model_config import choose_dtype, read_config, read_context_length, read_kv_shape
 from models.network.packing import choose, move_weights, pack, packs
 from models.network.quantization import FEW_BITS, Kernels, Quantization
 
-log = logging.getLogger(__name__)
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
-_Report = Mapping[str, Collection[object]]  # transformers' keys by problem
+    from models.network.kv_adapter import ForeignNetwork
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +114,7 @@ def _load(folder: Path, dtype: str, where: torch.device, quantization: str, kern
     move_weights(network)
     return LoadedModel(
         folder=folder,
-        network=ForeignNetwork(network) if isinstance(network, PreTrainedModel) else network,
+        network=network if isinstance(network, Decoder | NativeDecoder) else _adapt(network),
         kv=read_kv_shape(config, chosen, where),
         vocab_size=vocab_size,
         context_length=context,
@@ -176,24 +178,15 @@ def _choose_library(kernels: Kernels, kept: Quantization, dtype: torch.dtype, de
 
 
 def _read_network(folder: Path, dtype: torch.dtype, device: torch.device) -> PreTrainedModel:
-    loaded: tuple[PreTrainedModel, _Report] = AutoModelForCausalLM.from_pretrained(  # type: ignore[assignment]
-        folder,
-        dtype=dtype,
-        attn_implementation=register(),
-        trust_remote_code=False,
-        local_files_only=True,
-        use_safetensors=True,
-        output_loading_info=True,
-    )
-    network, report = loaded
-    if lacking := [*report["missing_keys"], *report["mismatched_keys"]]:
-        raise LoadError(
-            f"{folder.name} is not a complete causal language model: {len(lacking)} of its weights are missing or of "
-            f"another shape, {lacking[0]} among them. Fetch it again, or choose another."
-        )
-    nn.Module.to(network, device)
-    nn.Module.eval(network).requires_grad_(False)
-    return network
+    from models.network.kv_adapter import read_network  # late: 2.4 s, which a virtual device need not wait
+
+    return read_network(folder, dtype, device)
+
+
+def _adapt(network: PreTrainedModel) -> ForeignNetwork:
+    from models.network.kv_adapter import ForeignNetwork  # as above
+
+    return ForeignNetwork(network)
 
 
 def _end_token_ids(network: PreTrainedModel, vocab_size: int) -> frozenset[int]:

@@ -9,7 +9,7 @@ import torch
 from transformers import AutoConfig, PreTrainedConfig
 
 from models.errors import LoadError, translate_failures
-from models.network.kv_adapter import KvShape
+from models.network.kv_store import KvShape
 from models.network.packing import computes_bfloat16
 
 log = logging.getLogger(__name__)

@@ -17,7 +17,7 @@ from engine.row import Row
 from engine.sampling.params import SamplingParams
 from engine.torch_device import TorchDevice
 from models.network.attention import Mask
-from models.network.kv_adapter import KvStore
+from models.network.kv_store import KvStore
 from models.network.loader import LoadedModel
 from models.text import Text
 from tests.engine.invariants import check

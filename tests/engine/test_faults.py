@@ -14,7 +14,7 @@ from engine.messages import FinishReason, RowId, RowUpdate
 from engine.row import Choice, Row
 from engine.sampling import sampler as sampling
 from engine.sampling.grammar import GrammarTooCostly
-from models.network.kv_adapter import KvStore
+from models.network.kv_store import KvStore
 from models.network.loader import LoadedModel
 from tests.engine.rows import admitted, device_of, faulty, finish, lifecycle_of, spec, tokens_of
 from tests.tiny import Net

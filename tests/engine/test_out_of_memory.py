@@ -15,7 +15,7 @@ from engine.messages import BatchPolicy, Entry, FinishReason, RowId, RowUpdate
 from engine.row import Row
 from engine.sampling import sampler as sampling
 from engine.torch_device import TorchDevice
-from models.network.kv_adapter import KvStore
+from models.network.kv_store import KvStore
 from models.network.loader import LoadedModel
 from models.text import Text
 from tests.engine.rows import admitted, faulty, finish, lifecycle_of, spec, tokens_of

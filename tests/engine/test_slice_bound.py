@@ -7,7 +7,7 @@ import torch
 from engine.forward.batch import choose_view
 from engine.kv.arena import KvArena
 from engine.kv.row_kv import RowKv
-from models.network.kv_adapter import KvShape
+from models.network.kv_store import KvShape
 from scheduler.batching.dp import partition
 from scheduler.serving_time.bilinear import Bilinear
 from tests.engine.invariants import check

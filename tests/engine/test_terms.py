@@ -25,7 +25,7 @@ from engine.messages import (
 )
 from engine.repetition import LEAST_TOKENS
 from engine.row import Row
-from models.network.kv_adapter import KvStore
+from models.network.kv_store import KvStore
 from models.network.loader import LoadedModel
 from models.text import Text
 from tests.engine.invariants import check

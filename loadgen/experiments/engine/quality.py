@@ -15,7 +15,7 @@ from loadgen.workload.sample import Sample, read_jsonl
 from loadgen.workload.tasks import read_material, samples
 from models.catalog.catalog import Catalog
 from models.errors import UserError
-from models.network.kv_adapter import PassingStore
+from models.network.kv_store import PassingStore
 from models.network.loader import LoadedModel, load
 from models.network.quantization import Quantization
 from models.progress import Bars

@@ -2,21 +2,25 @@
 no data-dependent shapes, and no state.
 """
 
+from __future__ import annotations
+
 import logging
 from collections.abc import Callable, Mapping
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from transformers import PreTrainedModel
 
 from models.network.attention import Mask, Select, prepare_mask
 from models.network.decoder.family import DecoderSpec, read_spec
 from models.network.decoder.layer import DecoderLayer, Rotary, Rotation, multiply_gate, norm_weight, turn
-from models.network.kv_adapter import KvStore, PassingStore
+from models.network.kv_store import KvStore, PassingStore
 from models.network.likeliest import sharpen
 from models.network.linear import InferenceLinear, PackedLinear, pad_tokens, round_up
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 log = logging.getLogger(__name__)
 

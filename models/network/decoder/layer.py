@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from models.network.attention import Mask, attend
 from models.network.decoder.family import DecoderSpec, NotOfFamily
-from models.network.kv_adapter import KvPass
+from models.network.kv_store import KvPass
 from models.network.linear import InferenceLinear, PackedLinear, pad_tokens
 
 

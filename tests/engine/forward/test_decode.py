@@ -33,7 +33,7 @@ from engine.sampling.table import SamplingTable
 from engine.torch_device import TorchDevice
 from engine.transfer import Fetch
 from models.network.attention import gather_attention
-from models.network.kv_adapter import KvStore
+from models.network.kv_store import KvStore
 from models.network.loader import LoadedModel, load
 from models.network.quantization import Kernels
 from models.text import Text

@@ -27,7 +27,7 @@ from engine.messages import BatchPolicy, Entry
 from engine.row import Row
 from engine.torch_device import TorchDevice
 from models.network.attention import gather_attention
-from models.network.kv_adapter import KvStore
+from models.network.kv_store import KvStore
 from models.network.loader import LoadedModel, load
 from models.network.quantization import Kernels
 from models.text import Text

@@ -8,7 +8,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from engine.kv.arena import ArenaFull, KvArena
 from engine.kv.row_kv import RowKv
-from models.network.kv_adapter import KvShape
+from models.network.kv_store import KvShape
 from tests.engine.invariants import check
 
 SHAPE = KvShape(layers=2, kv_heads=2, head_dim=4, dtype=torch.float32, device=torch.device("cpu"))

@@ -15,7 +15,7 @@ from engine.forward.graphs import DecodeGraphs
 from engine.measure import probe
 from models.errors import LoadError
 from models.network.attention import Mask, Runs, gather_attention
-from models.network.kv_adapter import KvStore
+from models.network.kv_store import KvStore
 from models.network.loader import LoadedModel, load
 from models.network.quantization import Kernels
 from models.text import Text

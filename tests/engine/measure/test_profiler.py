@@ -14,7 +14,7 @@ from engine.measure.profiler import REPEATS, GridCell, Profiler, copied, grid, s
 from engine.measure.timing import Timing
 from engine.row import Row
 from models.errors import UserError
-from models.network.kv_adapter import KvStore
+from models.network.kv_store import KvStore
 from models.network.loader import LoadedModel
 from models.text import Text
 from tests.engine.rows import faulty

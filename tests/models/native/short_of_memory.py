@@ -13,7 +13,7 @@ import psutil
 import torch
 
 from models.native.decoder import NativeDecoder
-from models.network.kv_adapter import KvCells
+from models.network.kv_store import KvCells
 from models.network.loader import load
 
 ROOM = 2**22

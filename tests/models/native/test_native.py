@@ -16,7 +16,7 @@ from models.native.decoder import NativeDecoder, NotNative, take_over_natively
 from models.native.library import BUILDS, Library, find_library
 from models.network import loader
 from models.network.decoder.decoder import OtherLogits, take_over
-from models.network.kv_adapter import KvCells
+from models.network.kv_store import KvCells
 from models.network.linear import round_to_int4, round_to_int8
 from models.network.loader import load
 from models.network.quantization import Kernels, Quantization

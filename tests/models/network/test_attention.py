@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from transformers import AttentionInterface
 
-from models.network import attention
+from models.network import attention, kv_adapter
 
 MODULE = nn.Identity()
 CPU = torch.device("cpu")
@@ -209,6 +209,6 @@ def test_extras_that_would_be_left_out_are_refused(extra: str) -> None:
 
 
 def test_registering_twice_changes_nothing() -> None:
-    assert attention.register() == attention.register() == attention.ATTENTION
+    assert kv_adapter.register() == kv_adapter.register() == kv_adapter.ATTENTION
     known = AttentionInterface()  # type: ignore[no-untyped-call]
-    assert known[attention.ATTENTION] is attention.masked_attention
+    assert known[kv_adapter.ATTENTION] is attention.masked_attention

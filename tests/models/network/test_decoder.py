@@ -24,7 +24,8 @@ from models.network import loader
 from models.network.decoder import decoder
 from models.network.decoder.decoder import Decoder, take_over
 from models.network.decoder.layer import DecoderLayer, multiply_gate, turn
-from models.network.kv_adapter import ForeignNetwork, PassingStore
+from models.network.kv_adapter import ForeignNetwork
+from models.network.kv_store import PassingStore
 from models.network.linear import PackedLinear
 from models.network.loader import LoadedModel, load
 from models.network.packing import packs

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from models.network import packing
-from models.network.kv_adapter import PassingStore
+from models.network.kv_store import PassingStore
 from models.network.loader import load
 from models.network.packing import MADV_COLLAPSE, find_pages, move_weights, pack, packs
 from tests import tiny

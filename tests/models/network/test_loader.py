@@ -14,7 +14,7 @@ from models.errors import LoadError
 from models.network import loader
 from models.network.decoder.decoder import Decoder
 from models.network.generation_config import SamplingDefaults
-from models.network.kv_adapter import KvShape, PassingStore
+from models.network.kv_store import KvShape, PassingStore
 from models.network.linear import HalfLinear, PackedLinear
 from models.network.loader import LoadedModel, load
 from models.network.model_config import choose_dtype

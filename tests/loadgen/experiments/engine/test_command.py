@@ -12,7 +12,7 @@ import torch
 from loadgen.experiments.engine import gpu, setup
 from loadgen.experiments.engine.gpu_parts import GpuParts
 from loadgen.experiments.engine.quality import perplexity, table
-from models.network.kv_adapter import PassingStore
+from models.network.kv_store import PassingStore
 from models.network.loader import LoadedModel
 from server.cli import main as cli
 
