@@ -141,6 +141,11 @@ def test_help_brings_in_neither_a_tensor_library_nor_a_server() -> None:
     assert imported & {*SLOW, "aiohttp", "numpy"} == set()
 
 
+def test_a_server_brings_in_no_modelling_code_of_transformers_before_it_reads_a_network() -> None:
+    """Half of a start's CPU time; torch._dynamo and the losses of transformers come with it, and bring these."""
+    assert run_python("import server.composition.app") & {"scipy", "sympy"} == set()
+
+
 def test_a_gateway_that_serves_has_loaded_no_tensor_library() -> None:
     program = """
 import asyncio
