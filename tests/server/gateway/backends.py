@@ -2,21 +2,29 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import aiohttp
 import orjson
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
+from scheduler.request_table import RequestTable
+from scheduler.worker import Worker
 from server.access import Access, Quota
 from server.composition.gateway import open_gateway
 from server.config import GatewayConfig
+from server.gateway.backend import Backend as Port
 from server.http.front import Front
 from server.http.service import Service, build_app
 from server.keys import Keyring
+
+
+class Listening(Protocol):
+    def listening(self) -> AbstractAsyncContextManager[str]:
+        """The URL at which it is asked."""
 
 
 def event(index: int) -> bytes:
@@ -52,6 +60,11 @@ class Backend:
         self._room = asyncio.Semaphore(self.slots)
         if not self.waits:
             self.go_on.set()
+
+    @asynccontextmanager
+    async def listening(self) -> AsyncIterator[str]:
+        async with TestServer(self.app(), handler_cancellation=True) as server:
+            yield str(server.make_url("/v1"))
 
     def app(self) -> web.Application:
         app = web.Application()
@@ -119,13 +132,40 @@ class Gateway:
     service: Service
     client: aiohttp.ClientSession
 
+    @property
+    def table(self) -> RequestTable:
+        return self.service.dispatcher.table
+
+    @property
+    def under_way(self) -> int:
+        """Calls that have not ended."""
+        return self.table.requests_waiting + self.table.requests_running
+
+    @property
+    def worker(self) -> Worker:
+        """That of its only backend."""
+        (worker,) = self.service.dispatcher.workers
+        return worker
+
+    @property
+    def port(self) -> Port:
+        assert isinstance(self.worker.port, Port)
+        return self.worker.port
+
+    def begin(self, count: int, **fields: Any) -> list[asyncio.Task[tuple[int, bytes]]]:
+        """So many calls under way."""
+        return [asyncio.create_task(self.ask(**fields)) for _ in range(count)]
+
     async def ask(self, **fields: Any) -> tuple[int, bytes]:
         async with self.client.post("/v1/chat/completions", json=chat(**fields)) as answer:
             return answer.status, await answer.read()
 
     async def get(self, path: str) -> Any:
+        return orjson.loads(await self.read(path))
+
+    async def read(self, path: str) -> bytes:
         async with self.client.get(path) as answer:
-            return await answer.json()
+            return await answer.read()
 
 
 def chat(**fields: Any) -> dict[str, Any]:
@@ -133,21 +173,26 @@ def chat(**fields: Any) -> dict[str, Any]:
 
 
 @asynccontextmanager
-async def gateway(*backends: Backend | str, keys: Sequence[str] = (), **settings: Any) -> AsyncIterator[Gateway]:
+async def gateway(*backends: Listening | str, keys: Sequence[str] = (), **settings: Any) -> AsyncIterator[Gateway]:
     """A gateway before these backends, which keeps no journal, with these keys for its clients."""
     async with AsyncExitStack() as stack:
-        urls = [one if isinstance(one, str) else await _serve(one.app(), stack) + "v1" for one in backends]
+        urls = [one if isinstance(one, str) else await stack.enter_async_context(one.listening()) for one in backends]
         config = GatewayConfig(backend=(*urls,), no_journal=True, **settings)
         service = await stack.enter_async_context(open_gateway(config))
         front, connector = Front(Access(Keyring(keys), Quota(config)), config), aiohttp.TCPConnector(limit=0)
-        url = await _serve(build_app(service, front), stack)
-        yield Gateway(service, await stack.enter_async_context(aiohttp.ClientSession(url, connector=connector)))
+        app = await stack.enter_async_context(TestServer(build_app(service, front), handler_cancellation=True))
+        client = aiohttp.ClientSession(app.make_url("/"), connector=connector)
+        yield Gateway(service, await stack.enter_async_context(client))
 
 
-async def _serve(app: web.Application, stack: AsyncExitStack) -> str:
-    """The URL of an application that is served until the context is left."""
-    server = await stack.enter_async_context(TestServer(app, handler_cancellation=True))
-    return str(server.make_url("/"))
+@asynccontextmanager
+async def crowded(calls: int) -> AsyncIterator[tuple[Backend, Gateway, list[asyncio.Task[tuple[int, bytes]]]]]:
+    """A backend with one slot, its gateway, and so many calls: the first runs, the others wait."""
+    backend = Backend(slots=1)
+    async with gateway(backend, slots=1) as gate:
+        asked = gate.begin(calls)
+        await until(lambda: backend.running == 1 and gate.table.requests_waiting == calls - 1)
+        yield backend, gate, asked
 
 
 async def until(condition: Any) -> None:

@@ -107,7 +107,7 @@ async def test_what_comes_before_a_slot_is_passed_on_and_begins_nothing(path: st
                 return await answer.read()
 
         asked = [asyncio.ensure_future(ask()) for _ in range(12)]
-        await until(lambda: backend.running == 2 and gate.service.dispatcher.table.requests_running == 2)
+        await until(lambda: backend.running == 2 and gate.table.requests_running == 2)
         assert backend.open <= 4
         backend.go_on.set()
         assert {*await asyncio.gather(*asked)} == {second}
@@ -116,23 +116,22 @@ async def test_what_comes_before_a_slot_is_passed_on_and_begins_nothing(path: st
 async def test_only_answers_that_are_none_of_errors_begin() -> None:
     backend = Backend(slots=1)
     async with gateway(backend) as gate:
-        (worker,) = gate.service.dispatcher.workers
         for _ in range(12):
             assert (await gate.ask(bad=400))[0] == 400
-        assert worker.info.max_rows == 1
+        assert gate.worker.info.max_rows == 1
 
 
 async def test_whole_answers_and_other_paths_take_slots() -> None:
     """One client's calls of another field used to be sent all at once, and another's waited behind them."""
     backend = Backend(slots=3)
     async with gateway(backend) as gate:
-        first = [asyncio.ensure_future(gate.ask()) for _ in range(9)]
+        first = gate.begin(9)
         await until(lambda: backend.running == 3)
         backend.go_on.set()
         await asyncio.gather(*first)
         backend.go_on.clear()
-        whole = [asyncio.ensure_future(gate.ask(stream=False, their_own=1)) for _ in range(30)]
-        await until(lambda: backend.running == 3 and gate.service.dispatcher.table.requests_waiting >= 24)
+        whole = gate.begin(30, stream=False, their_own=1)
+        await until(lambda: backend.running == 3 and gate.table.requests_waiting >= 24)
         assert backend.open <= 6
         backend.go_on.set()
         assert {status for status, _ in await asyncio.gather(*whole)} == {200}
@@ -163,26 +162,24 @@ async def test_a_backend_that_cuts_an_answer_off_for_the_next_is_sent_one_at_a_t
 
     backend = Cutting()
     async with gateway(backend) as gate:
-        (worker,) = gate.service.dispatcher.workers
-        asked = [asyncio.ensure_future(gate.ask()) for _ in range(12)]
+        asked = gate.begin(12)
         done, going = await asyncio.wait(asked, return_when=asyncio.FIRST_COMPLETED)
         await asyncio.wait(going, timeout=0.2)
         assert len(done) == 1 and backend.most == 2
         backend.go_on.set()
         told = [answer for _, answer in await asyncio.gather(*asked)]
         assert [answer.count(b"[DONE]") for answer in told] == [1] * 12
-        assert sum(b"stop" in answer for answer in told) == 11 and worker.info.max_rows == 1
+        assert sum(b"stop" in answer for answer in told) == 11 and gate.worker.info.max_rows == 1
 
 
 async def test_a_backend_whose_streams_never_say_that_they_end_gets_many_calls() -> None:
     backend = Backend(slots=3)
     async with gateway(backend) as gate:
-        (worker,) = gate.service.dispatcher.workers
-        asked = [asyncio.ensure_future(gate.ask()) for _ in range(2)]
+        asked = gate.begin(2)
         await until(lambda: backend.running == 2)
         backend.go_on.set()
         await asyncio.gather(*asked)  # the first of them seems cut off, until the last ends likewise
-        assert worker.info.max_rows == 4
+        assert gate.worker.info.max_rows == 4
 
 
 def test_room_is_what_an_engine_says_of_it_and_else_its_pages() -> None:

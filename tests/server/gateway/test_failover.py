@@ -12,11 +12,10 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from server.gateway.backend import Backend as Port
 from server.gateway.health import EJECTED, LONGEST, Health
 from server.gateway.sending import RETRIES
 from tests.server.gateway import processes
-from tests.server.gateway.backends import Backend, Gateway, chat, gateway, until
+from tests.server.gateway.backends import Backend, Gateway, chat, crowded, gateway, until
 from tests.server.gateway.test_hostile import DONE, END, EVENTS, GOOD, TOKEN, Hostile, answer, plain
 
 CALLS = 100
@@ -96,8 +95,7 @@ async def test_a_backend_that_fails_before_a_byte_loses_no_calls(failure: str, s
     kind, stalls, lost = FAILURES[failure]
     faulty, good = Faulty(kind), Hostile(answer(EVENTS) if stream else plain(b'{"whole": 1}'))
     faulty.stalls = stalls
-    behind = faulty.listening(), good.listening()
-    async with behind[0] as bad, behind[1] as url, gateway(bad, url, first_byte_timeout=0.4 * stalls) as gate:
+    async with gateway(faulty, good, first_byte_timeout=0.4 * stalls) as gate:
         ends = await outcomes(gate, 20 if stalls else CALLS, stream=stream, x=1)
         assert faulty.heads and ends.total() - sum(ends[one] for one in (200, b'{"whole": 1}')) <= lost, ends
         faulty.stalls, faulty.kind = False, good.kind  # it is well, is tried by a call, and serves again
@@ -109,7 +107,7 @@ async def test_a_backend_that_fails_before_a_byte_loses_no_calls(failure: str, s
 @pytest.mark.usefixtures("quick")
 async def test_a_list_of_models_comes_from_another_backend_where_one_stalls() -> None:
     faulty, good = Faulty(b""), Hostile(plain(b'{"whole": 1}'))
-    async with faulty.listening() as bad, good.listening() as url, gateway(bad, url, first_byte_timeout=0.4) as gate:
+    async with gateway(faulty, good, first_byte_timeout=0.4) as gate:
         faulty.stalls = faulty.gone = True
         async with asyncio.timeout(8):
             assert await gate.get("/v1/models/x") == {"whole": 1}
@@ -120,8 +118,7 @@ async def test_a_stream_that_stalls_ends_with_an_error_and_a_whole_answer_goes_e
     faulty.stalls = True
     usage = b'data: {"choices": [], "usage": {"completion_tokens": 1}}\n\n'
     good.kind = answer(TOKEN + END + usage + DONE)
-    behind = faulty.listening(), good.listening()
-    async with behind[0] as bad, behind[1] as url, gateway(bad, url, idle_timeout=0.1) as gate:
+    async with gateway(faulty, good, idle_timeout=0.1) as gate:
         status, told = await gate.ask()
         assert status == 200 and told.startswith(TOKEN) and b"backend_failed" in told
         ends = [await gate.ask(stream=False) for _ in range(4)]
@@ -135,8 +132,7 @@ async def test_a_backend_that_breaks_off_its_answers_rests(stalls: bool, monkeyp
     begun = HEAD + b"Transfer-Encoding: chunked\r\n\r\n%x\r\n%b\r\n" % (len(TOKEN), TOKEN)
     faulty, good = Faulty(begun), Hostile(answer(EVENTS))
     faulty.stalls = stalls
-    behind = faulty.listening(), good.listening()
-    async with behind[0] as bad, behind[1] as url, gateway(bad, url, idle_timeout=0.05, slots=1) as gate:
+    async with gateway(faulty, good, idle_timeout=0.05, slots=1) as gate:
         ends: Counter[Any] = Counter()
         while ends.total() - ends[200] < EJECTED:
             ends += await outcomes(gate, 8)
@@ -157,12 +153,11 @@ async def test_clients_that_leave_are_not_their_backends_fault(stream: bool, mon
 
     monkeypatch.setattr(web.StreamResponse, "prepare", leave)
     only = Hostile(answer(EVENTS))
-    async with only.listening() as url, gateway(url) as gate:
+    async with gateway(only) as gate:
         for _ in range(2 * EJECTED):
             with pytest.raises(aiohttp.ClientError):
                 await gate.client.post("/v1/chat/completions", json=chat(stream=stream), headers={"x-leaves": "1"})
-        (worker,) = gate.service.dispatcher.workers
-        assert isinstance(worker.port, Port) and (worker.port.health.breaks, worker.port.fault) == (0, None)
+        assert (gate.port.health.breaks, gate.port.fault) == (0, None)
         assert (await gate.ask())[0] == 200 and len(only.heads) == 2 * EJECTED + 1
 
 
@@ -179,10 +174,8 @@ async def test_an_only_backend_is_asked_again_and_then_its_answer_passed_on(
 ) -> None:
     body = b'{"error": "%b"}' % code
     only = Hostile(answer(body, b"Retry-After: 7", status=status + b" No", kind=b"application/json"))
-    async with only.listening() as url, gateway(url) as gate:
-        (worker,) = gate.service.dispatcher.workers
-        assert isinstance(worker.port, Port)
-        worker.port.health.tried = True  # as one that rested, before the others broke off
+    async with gateway(only) as gate:
+        gate.port.health.tried = True  # as one that rested, before the others broke off
         async with gate.client.post("/v1/chat/completions", json=chat()) as told:
             assert (told.status, told.headers["Retry-After"]) == (int(status), "7")
             assert await told.read() == body
@@ -218,7 +211,7 @@ async def test_a_call_of_which_something_may_be_kept_is_sent_once(
     path: str, fields: dict[str, Any], flags: dict[str, Any], kind: bytes, again: bool
 ) -> None:
     faulty, good = Hostile(kind), Hostile()
-    async with faulty.listening() as bad, good.listening() as url, gateway(bad, url, **flags) as gate:
+    async with gateway(faulty, good, **flags) as gate:
         async with gate.client.post(path, json={"input": "x", "stream": True, **fields}) as told:
             assert (told.status == 200) is again
         assert (len(faulty.heads), len(good.heads)) == (1, int(again))
@@ -246,12 +239,11 @@ def test_a_rest_grows_is_bounded_and_ends_with_a_good_answer() -> None:
 async def test_a_backend_that_rested_gets_one_call_until_it_answers() -> None:
     health = Health(tried=True)
     async with gateway(Backend(), slots=4) as gate:
-        (worker,) = gate.service.dispatcher.workers
-        assert isinstance(worker.port, Port) and worker.info.max_rows == 4
-        worker.port.health = health
-        assert worker.info.max_rows == 1
+        assert gate.worker.info.max_rows == 4
+        gate.port.health = health
+        assert gate.worker.info.max_rows == 1
         health.note(200)
-        assert worker.info.max_rows == 4
+        assert gate.worker.info.max_rows == 4
 
 
 async def test_a_stopped_process_loses_its_calls_without_a_byte_to_another() -> None:
@@ -280,9 +272,9 @@ async def test_a_silent_backend_is_found_without_a_time_out(monkeypatch: pytest.
         monkeypatch.setattr(f"server.gateway.{name}", seconds)
     monkeypatch.setattr("server.gateway.probe.PATIENCE", aiohttp.ClientTimeout(0.1))
     silent, good = Faulty(b""), Hostile()
-    async with silent.listening() as bad, good.listening() as url, gateway(bad, url) as gate:
+    async with gateway(silent, good) as gate:
         silent.stalls = True
-        asked = asyncio.ensure_future(gate.ask())
+        (asked,) = gate.begin(1)
         await asyncio.wait([asked], timeout=0.3)
         assert silent.heads and not asked.done()  # its models are there: it is slow, not gone
         silent.gone = True
@@ -309,7 +301,7 @@ async def test_slips_of_an_operator_are_said_at_the_start(slip: str, caplog: pyt
 
 async def test_a_dead_port_and_different_models_are_said_at_the_start(caplog: pytest.LogCaptureFixture) -> None:
     one, other = (Hostile(pages={"/v1/models": plain(b'{"data": [{"id": "%b"}]}' % name)}) for name in (b"a", b"b"))
-    async with one.listening() as first, other.listening() as second, gateway(first, second, "http://127.0.0.1:9/v1"):
+    async with gateway(one, other, "http://127.0.0.1:9/v1"):
         said = " ".join(record.getMessage() for record in caplog.records)
         assert "different models" in said and "fails: GET http://127.0.0.1:9/v1/models: Cannot connect" in said
 
@@ -319,6 +311,8 @@ async def test_backends_that_never_answered_end_a_call_with_the_reason(monkeypat
     async with gateway("http://127.0.0.1:9/v1") as gate:
         status, told = await gate.ask()
         assert status == 503 and b"no backend answers: http://127.0.0.1:9/v1: " in told
+        async with gate.client.get("/v1/models") as answered:
+            assert answered.status == 503
 
 
 @pytest.mark.usefixtures("quick")
@@ -333,12 +327,10 @@ async def test_an_only_backend_that_is_gone_for_long_ends_calls_with_the_reason(
         assert await gate.ask() == (200, EVENTS)
         await life.aclose()
         ends = await asyncio.gather(*(gate.ask(stream=stream) for stream in (True, False)))
-        assert all(
-            status == 503 and b"no backend answers: " in told and b"Cannot connect" in told for status, told in ends
-        )
+        for status, told in ends:
+            assert status == 503 and b"no backend answers: " in told and b"Cannot connect" in told
         assert (await gate.get("/health/live"))["status"] == "ok"
-        (worker,) = gate.service.dispatcher.workers
-        assert not gate.service.dispatcher.waiting and not worker.requests
+        assert not gate.service.dispatcher.waiting and not gate.worker.requests
 
 
 async def test_a_gateway_that_waits_starts_when_its_backend_answers(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -358,22 +350,20 @@ async def test_a_gateway_that_waits_starts_when_its_backend_answers(monkeypatch:
 
 
 async def test_an_estimate_comes_from_the_gateway_itself() -> None:
-    behind, body = Backend(slots=1), {"messages": [{"role": "user", "content": "x" * 400}], "max_tokens": 7}
-    async with gateway(behind, slots=1) as gate:
+    body = {"messages": [{"role": "user", "content": "x" * 400}], "max_tokens": 7}
+    async with crowded(2) as (behind, gate, asked):
 
         async def estimate(given: dict[str, Any]) -> tuple[int, Any]:
             async with gate.client.post("/v1/estimate", json=given) as told:
                 return told.status, await told.json()
 
-        running, waiting = (asyncio.ensure_future(gate.ask()) for _ in range(2))
-        await until(lambda: behind.running == 1 and gate.service.dispatcher.table.requests_in_line == 1)
         for given in (body, {"prompt": "x" * 440}, {"input": "x" * 440}):
             status, told = await estimate(given)
             assert status == 200 and 100 < told["prompt_tokens"] < 120 and told["place"] == 2
         assert [(await estimate(given))[0] for given in ({}, {"x": 1}, body | {"n": 65})] == [400] * 3
         assert len(behind.bodies) == 1
         behind.go_on.set()
-        await asyncio.gather(running, waiting)
+        await asyncio.gather(*asked)
 
 
 @pytest.mark.parametrize(
@@ -389,7 +379,7 @@ async def test_an_estimate_comes_from_the_gateway_itself() -> None:
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/embeddings", "/v1/messages/count_tokens"])
 async def test_a_body_of_json_is_sent_as_json(path: str, body: bytes, kind: str | None, sent: bytes) -> None:
     behind = Hostile()
-    async with behind.listening() as url, gateway(url) as gate:
+    async with gateway(behind) as gate:
         headers, skipped = {} if kind is None else {"Content-Type": kind}, ["Content-Type"] if kind is None else []
         async with gate.client.post(path, data=body, headers=headers, skip_auto_headers=skipped) as told:
             assert told.status == (400 if path == "/v1/chat/completions" and body[:1] != b"{" else 200)
@@ -400,10 +390,9 @@ async def test_a_body_of_json_is_sent_as_json(path: str, body: bytes, kind: str 
 async def test_calls_without_text_take_slots(path: str) -> None:
     behind = Faulty(HEAD)
     behind.stalls = True
-    async with behind.listening() as url, gateway(url, slots=2) as gate:
-        table = gate.service.dispatcher.table
+    async with gateway(behind, slots=2) as gate:
         asked = [asyncio.ensure_future(gate.client.post(path, data=b"binary")) for _ in range(5)]
-        await until(lambda: len(behind.heads) == 2 and table.requests_in_line == 3)
+        await until(lambda: len(behind.heads) == 2 and gate.table.requests_in_line == 3)
         for one in asked:
             one.cancel()
-        await until(lambda: table.requests_waiting + table.requests_running == 0)
+        await until(lambda: gate.under_way == 0)

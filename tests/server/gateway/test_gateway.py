@@ -3,6 +3,7 @@
 import asyncio
 import random
 import re
+from collections.abc import Sequence
 from functools import partial
 from itertools import count
 
@@ -16,7 +17,7 @@ from server.config import GatewayConfig
 from server.gateway.meta import read_meta
 from server.gateway.sending import RETRIES
 from server.gateway.slots import InferredSlots
-from tests.server.gateway.backends import Backend, chat, event, gateway, until
+from tests.server.gateway.backends import Backend, Gateway, chat, crowded, event, gateway, until
 from tests.server.gateway.fake_backend import Engine, listening
 
 WHOLE = b"".join(map(event, range(5))) + b"data: [DONE]\n\n"
@@ -33,7 +34,7 @@ async def test_bytes_are_passed_on_as_they_came_both_ways() -> None:
         assert backend.seen[0]["x-mine"] == "1" and "x-lengthwise-place" in answer.headers
         status, whole = await gate.ask(stream=False)
         assert (status, whole) == (200, b'{"id": "theirs", "usage": {"completion_tokens": 5}}')
-        assert gate.service.dispatcher.table.requests_running == 0
+        assert gate.table.requests_running == 0
 
 
 async def test_errors_of_the_backend_are_its_own() -> None:
@@ -52,10 +53,8 @@ async def test_an_answer_that_max_tokens_cut_is_no_natural_end(choices: int, sai
     """Else lengths are learned as the limits of those who asked."""
     async with gateway(Backend(waits=False, usage=said)) as gate:
         assert (await gate.ask(n=choices))[0] == 200
-        async with gate.client.get("/metrics") as answer:
-            told = await answer.text()
-        (line,) = re.findall(r'^vllm:request_success_total\{.*finished_reason="(\w+)".*\} 1.0$', told, re.M)
-        assert line == reason
+        told = (await gate.read("/metrics")).decode()
+        assert re.findall(r'^vllm:request_success_total\{.*finished_reason="(\w+)".*\} 1.0$', told, re.M) == [reason]
 
 
 @pytest.mark.parametrize(
@@ -75,19 +74,8 @@ async def test_other_paths_are_passed_on_and_the_gateway_tells_of_itself() -> No
         assert await gate.get("/v1/models") == {"data": [{"id": "their-model"}]}
         assert (await gate.get("/health"))["requests_waiting"] == 0
         assert (await gate.get("/"))["model"] == gate.service.name
-        async with gate.client.get("/metrics") as answer:
-            assert "lengthwise:executor_slots" in await answer.text()
-        async with gate.client.get("/openapi.json") as answer:
-            assert "/v1/chat/completions" in (await answer.json())["paths"]
-
-
-async def test_a_key_of_the_backend_takes_the_place_of_the_clients() -> None:
-    backend = Backend(waits=False)
-    async with gateway(backend, backend_api_key="theirs") as gate:
-        await gate.client.post(
-            "/v1/chat/completions", json={"max_tokens": 1, "stream": True}, headers={"x-api-key": "o"}
-        )
-        assert backend.seen[0]["Authorization"] == "Bearer theirs" and "x-api-key" not in backend.seen[0]
+        assert b"lengthwise:executor_slots" in await gate.read("/metrics")
+        assert "/v1/chat/completions" in (await gate.get("/openapi.json"))["paths"]
 
 
 @pytest.mark.parametrize("truth", [1, 3, 4, 32])
@@ -102,7 +90,6 @@ async def test_slots_are_within_one_of_the_truth_within_a_second_of_steps(
     monkeypatch.setattr("server.composition.gateway.InferredSlots", partial(InferredSlots, clock=lambda: now[0]))
     tokens = random.Random(truth).randint(5, 40)
     async with listening(engine) as url, gateway(url) as gate:
-        status, (worker,) = gate.service.dispatcher.table, gate.service.dispatcher.workers
 
         async def ask(stream: bool) -> None:
             while True:
@@ -111,13 +98,13 @@ async def test_slots_are_within_one_of_the_truth_within_a_second_of_steps(
         def settled() -> bool:
             held = len(engine.waiting) + len(engine.running)
             begun = sum(row.made > 0 for row in engine.running)
-            counted = (status.requests_running, status.requests_waiting) == (begun, calls - begun)
-            return counted and held >= min(calls, worker.info.max_rows)  # more just after too many were sent
+            counted = (gate.table.requests_running, gate.table.requests_waiting) == (begun, calls - begun)
+            return counted and held >= min(calls, gate.worker.info.max_rows)  # more just after too many were sent
 
         asking = [asyncio.ensure_future(ask(stream=number % 2 == 0)) for number in range(calls)]
         for step in range(200):
             await until(settled)
-            assert step < 100 or truth <= worker.info.max_rows <= truth + 2 + truth // 2
+            assert step < 100 or truth <= gate.worker.info.max_rows <= truth + 2 + truth // 2
             now[0] = next(clock)
             engine.step_rows()
         for call in asking:
@@ -126,16 +113,11 @@ async def test_slots_are_within_one_of_the_truth_within_a_second_of_steps(
 
 
 async def test_a_client_that_leaves_frees_its_place_everywhere() -> None:
-    backend = Backend(slots=1)
-    async with gateway(backend, slots=1) as gate:
-        asked = [asyncio.ensure_future(gate.ask()) for _ in range(3)]
-        await until(lambda: backend.running == 1 and gate.service.dispatcher.table.requests_waiting == 2)
+    async with crowded(3) as (backend, gate, asked):
         for call in asked:
             call.cancel()
         await until(lambda: backend.open == 0)
-        await until(
-            lambda: gate.service.dispatcher.table.requests_waiting + gate.service.dispatcher.table.requests_running == 0
-        )
+        await until(lambda: gate.under_way == 0)
         backend.go_on.set()
         assert (await gate.ask())[1] == WHOLE
 
@@ -144,10 +126,9 @@ async def test_a_first_token_is_told_at_once(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr("server.gateway.backend.PERIOD", 1000.0)
     backend = Backend()
     async with gateway(backend) as gate:
-        asked = asyncio.ensure_future(gate.ask())
+        (asked,) = gate.begin(1)
         await until(lambda: backend.running == 1)
-        (worker,) = gate.service.dispatcher.workers
-        (call,) = worker.requests.values()
+        (call,) = gate.worker.requests.values()
         await until(lambda: call.generated == 1)
         backend.go_on.set()
         assert await asked == (200, WHOLE)
@@ -166,25 +147,21 @@ async def test_a_client_that_reads_nothing_holds_its_backend_back() -> None:
         assert await answer.read() == event(0) + rest + b"data: [DONE]\n\n"
 
 
-async def test_a_call_without_a_byte_goes_to_another_backend() -> None:
-    down, up = Backend(), Backend(waits=False)
-    async with gateway(down, up) as gate:
-        down.refuses = True
-        answers = await asyncio.gather(*(gate.ask() for _ in range(6)))
-        assert [answer for _, answer in answers] == [WHOLE] * 6
-        assert down.bodies and len(up.bodies) == 6
+async def ask_each(gate: Gateway, backends: Sequence[Backend], field: str, values: Sequence[object]) -> None:
+    """A call with each value, the first at the first backend, which goes on from then on."""
+    asked = []
+    for value, backend in zip(values, backends, strict=True):
+        asked += gate.begin(1, **{field: value})
+        await until(lambda backend=backend: backend.running == 1)
+    for backend in backends:
+        backend.go_on.set()
+    await asyncio.gather(*asked)
 
 
 async def test_calls_of_one_conversation_go_to_the_backend_that_knows_it() -> None:
     backends = Backend(), Backend()
     async with gateway(*backends, slots=2) as gate:
-        asked = []
-        for key, backend in zip("ab", backends, strict=True):
-            asked.append(asyncio.ensure_future(gate.ask(prompt_cache_key=key)))
-            await until(lambda backend=backend: backend.running == 1)
-        for backend in backends:
-            backend.go_on.set()
-        await asyncio.gather(*asked)
+        await ask_each(gate, backends, "prompt_cache_key", "ab")
         for other in ("b", "a", "b", ["not a text"]):
             assert await gate.ask(prompt_cache_key=other) == (200, WHOLE)
         kept = [[orjson.loads(body)["prompt_cache_key"] for body in one.bodies] for one in backends]
@@ -194,13 +171,8 @@ async def test_calls_of_one_conversation_go_to_the_backend_that_knows_it() -> No
 async def test_turns_of_a_run_go_to_the_backend_that_read_them_without_a_key() -> None:
     backends = Backend(), Backend()
     async with gateway(*backends, slots=2) as gate:
-        asked, chats = [], [[{"role": "user", "content": name}] for name in "ab"]
-        for chat, backend in zip(chats, backends, strict=True):
-            asked.append(asyncio.ensure_future(gate.ask(messages=chat)))
-            await until(lambda backend=backend: backend.running == 1)
-        for backend in backends:
-            backend.go_on.set()
-        await asyncio.gather(*asked)
+        chats = [[{"role": "user", "content": name}] for name in "ab"]
+        await ask_each(gate, backends, "messages", chats)
         for place in (1, 0, 1, 1):
             chats[place] = [*chats[place], {"role": "assistant", "content": "Ok."}, {"role": "user", "content": "On."}]
             assert await gate.ask(messages=chats[place]) == (200, WHOLE)
@@ -212,27 +184,15 @@ async def test_a_call_waits_until_its_only_backend_is_there_again() -> None:
     backend = Backend(waits=False)
     async with gateway(backend) as gate:
         backend.refuses = True
-        asked = asyncio.ensure_future(gate.ask())
+        (asked,) = gate.begin(1)
         await until(lambda: backend.bodies and not gate.service.dispatcher.alive)
-        assert gate.service.dispatcher.table.requests_waiting == 1
+        assert gate.table.requests_waiting == 1
         backend.refuses = False
         assert await asked == (200, WHOLE)
 
 
-async def test_a_stream_that_breaks_ends_with_an_error() -> None:
-    backend = Backend(break_off=True)
-    async with gateway(backend) as gate:
-        status, told = await gate.ask()
-        assert status == 200 and told.startswith(event(0)) and told.endswith(b"data: [DONE]\n\n")
-        assert b"backend_failed" in told
-        assert gate.service.dispatcher.table.requests_running == 0
-
-
 async def test_a_deadline_ends_a_call_that_waits() -> None:
-    backend = Backend(slots=1)
-    async with gateway(backend, slots=1) as gate:
-        first = asyncio.ensure_future(gate.ask())
-        await until(lambda: backend.running == 1)
+    async with crowded(1) as (backend, gate, (first,)):
         status, told = await gate.ask(deadline_ms=50)
         assert status == 504 and b"deadline_exceeded" in told
         backend.go_on.set()
@@ -248,20 +208,17 @@ async def test_another_method_is_told_which_ones_there_are() -> None:
 
 
 async def test_a_call_can_be_cancelled_by_its_id() -> None:
-    backend = Backend(slots=1)
-    async with gateway(backend, slots=1) as gate:
-        running, waiting = (asyncio.ensure_future(gate.ask()) for _ in range(2))
-        await until(lambda: backend.running == 1 and gate.service.dispatcher.table.requests_waiting == 1)
+    async with crowded(2) as (backend, gate, asked):
         for call in (await gate.get("/v1/requests"))["data"]:
             await gate.client.post(f"/v1/requests/{call['id']}/cancel")
-        assert {(await one)[0] for one in (running, waiting)} == {200, 499}
+        assert {status for status, _ in await asyncio.gather(*asked)} == {200, 499}
         await until(lambda: backend.open == 0)
 
 
 async def test_a_whole_answer_can_be_cancelled_before_it_comes() -> None:
     backend = Backend()
     async with gateway(backend) as gate:
-        asked = asyncio.ensure_future(gate.ask(stream=False))
+        (asked,) = gate.begin(1, stream=False)
         await until(lambda: backend.running == 1)
         (call,) = (await gate.get("/v1/requests"))["data"]
         await gate.client.post(f"/v1/requests/{call['id']}/cancel")
@@ -273,10 +230,9 @@ async def test_a_call_that_kills_every_backend_is_given_up() -> None:
     backend = Backend()
     async with gateway(backend) as gate:
         backend.refuses = True
-        asked = asyncio.ensure_future(gate.ask())
-        (worker,) = gate.service.dispatcher.workers
+        (asked,) = gate.begin(1)
         for _ in range(RETRIES):
-            await until(lambda: worker.fault is not None)
+            await until(lambda: gate.worker.fault is not None)
             gate.service.dispatcher.receive(ExecutorHealth(0, None))  # it is there again, and gets the call again
         assert (await asked)[0] == 502
         assert len(backend.bodies) == RETRIES + 1
@@ -285,23 +241,15 @@ async def test_a_call_that_kills_every_backend_is_given_up() -> None:
 async def test_bodies_of_calls_that_wait_have_a_bound() -> None:
     backend = Backend(slots=1)
     async with gateway(backend, slots=1, max_body_bytes=1024) as gate:
-        asked = [asyncio.ensure_future(gate.ask(filler="x" * 800)) for _ in range(19)]
-        await until(lambda: gate.service.dispatcher.table.requests_waiting >= 16)
+        asked = gate.begin(19, filler="x" * 800)
+        await until(lambda: gate.table.requests_waiting >= 16)
         assert (await gate.ask(filler="x" * 800))[0] == 429
         backend.go_on.set()
         assert {status for status, _ in await asyncio.gather(*asked)} <= {200, 429}
 
 
-async def test_where_no_backend_answers_a_call_is_told_so() -> None:
-    async with gateway("http://127.0.0.1:9/v1") as gate, gate.client.get("/v1/models") as answer:
-        assert answer.status == 503
-
-
 async def test_what_ends_the_gateway_ends_its_calls() -> None:
-    backend = Backend(slots=1)
-    async with gateway(backend, slots=1) as gate:
-        asked = [asyncio.ensure_future(gate.ask()) for _ in range(2)]
-        await until(lambda: backend.running == 1 and gate.service.dispatcher.table.requests_waiting == 1)
+    async with crowded(2) as (backend, gate, asked):
         gate.service.dispatcher.abort_all("the server is shutting down")
         assert {status for status, _ in await asyncio.gather(*asked)} == {200, 503}
         await until(lambda: backend.open == 0)
@@ -334,17 +282,15 @@ async def test_lengths_are_learned_from_what_is_served() -> None:
             await gate.ask(max_tokens=tokens)
         listed = (await gate.get("/v1/requests"))["data"]
         assert [one["generated_tokens"] for one in listed] == [3, 9, 3]
-        async with gate.client.get("/metrics") as answer:
-            assert "vllm:generation_tokens_total{" in await answer.text()
+        assert b"vllm:generation_tokens_total{" in await gate.read("/metrics")
 
 
 async def test_a_whole_answer_is_asked_as_a_stream_and_counts_as_a_slot() -> None:
     backend = Backend(slots=1, usage=True)
     async with gateway(backend) as gate:
-        asked = [asyncio.ensure_future(gate.ask(stream=False)) for _ in range(3)]
-        await until(lambda: backend.running == 1 and gate.service.dispatcher.table.requests_running == 1)
-        (worker,) = gate.service.dispatcher.workers
-        assert worker.info.max_rows == 2
+        asked = gate.begin(3, stream=False)
+        await until(lambda: backend.running == 1 and gate.table.requests_running == 1)
+        assert gate.worker.info.max_rows == 2
         backend.go_on.set()
         for status, told in await asyncio.gather(*asked):
             answer = orjson.loads(told)

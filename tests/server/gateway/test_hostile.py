@@ -156,8 +156,7 @@ async def serves_others(gate: Gateway, hostile: Hostile) -> None:
     """Another call is answered, and nothing is left of the one before."""
     hostile.kind = GOOD
     assert await gate.ask() == (200, EVENTS)
-    table = gate.service.dispatcher.table
-    assert table.requests_running + table.requests_waiting == 0
+    assert gate.under_way == 0
     load = await gate.get("/load")
     assert 0 <= (load["mean_output_tokens"] or 0) <= 5_000_000
 
@@ -172,7 +171,7 @@ def tracebacks(caplog: pytest.LogCaptureFixture) -> list[str]:
 @pytest.mark.parametrize("kind", KINDS)
 async def test_no_answer_of_a_backend_harms_another_call(kind: str, caplog: pytest.LogCaptureFixture) -> None:
     hostile = Hostile()
-    async with hostile.listening() as url, gateway(url) as gate, asyncio.timeout(SLOWEST * 2):
+    async with gateway(hostile) as gate, asyncio.timeout(SLOWEST * 2):
         for stream in (True, False):
             hostile.kind, statuses = KINDS[kind]
             began, status = time.perf_counter(), 0
@@ -220,13 +219,12 @@ async def test_nothing_that_a_backend_says_of_itself_ends_the_gateway(
     path, body = PAGES[page]
     hostile = Hostile(pages={path: body})
     caplog.set_level(logging.INFO, "server.gateway.probe")
-    async with hostile.listening() as url, gateway(url) as gate, asyncio.timeout(SLOWEST):
+    async with gateway(hostile) as gate, asyncio.timeout(SLOWEST):
         for _ in range(2):
             hostile.kind = b""  # it fails once, and is asked of itself again
             assert (await gate.ask())[0] == 502
             await serves_others(gate, hostile)
-        (worker,) = gate.service.dispatcher.workers
-        assert 1 <= worker.info.max_rows <= 64 and worker.info.capacity_tokens >= 1
+        assert 1 <= gate.worker.info.max_rows <= 64 and gate.worker.info.capacity_tokens >= 1
     assert tracebacks(caplog) == []
     said = [one.getMessage() for one in caplog.records if one.name == "server.gateway.probe"]
     assert max(map(len, said), default=0) < 1000 and sum("bytes; the rest" in one for one in said) <= 1
@@ -272,7 +270,7 @@ async def raw(gate: Gateway, method: str, target: str, *headers: str, body: byte
 
 async def test_a_path_has_one_reading_and_unknown_ones_are_not_passed_on(caplog: pytest.LogCaptureFixture) -> None:
     hostile = Hostile()
-    async with hostile.listening() as url, gateway(url, backend_api_key="theirs") as gate:
+    async with gateway(hostile, backend_api_key="theirs") as gate:
         found = {}
         for target, status in TARGETS.items():
             for method in ("POST", "DELETE") if status == 400 else ("POST",):
@@ -347,7 +345,7 @@ async def test_no_header_of_a_connection_and_no_key_reaches_a_backend(
     keys: tuple[str, ...], settings: dict[str, Any], authorization: str | None
 ) -> None:
     hostile = Hostile()
-    async with hostile.listening() as url, gateway(url, keys=keys, **settings) as gate:
+    async with gateway(hostile, keys=keys, **settings) as gate:
         lines = [*(f"{name}: {value}" for name, value in SENT.items()), "Connection: X-Hop", "X-Kept: yes"]
         for target in (CHAT, "/v1/embeddings"):
             assert (await raw(gate, "POST", target, *lines))[0] == 200
@@ -433,7 +431,7 @@ KEPT += ("POST /v1/messages/batches", "POST /v1/requests/a/b/cancel")
 async def test_what_a_backend_keeps_is_kept_apart_or_refused() -> None:
     """With one key at the backend, a client could read and delete another's files, and cancel its calls."""
     hostile = Hostile()
-    async with hostile.listening() as url, gateway(url, keys=("alice", "bob"), pass_unknown=True) as gate:
+    async with gateway(hostile, keys=("alice", "bob"), pass_unknown=True) as gate:
         for kind, body in BODIES.items():
             for spelling in (json.dumps(body), json.dumps(body).replace("id", "\\u0069d")):
                 asked = spelling.encode()
@@ -449,14 +447,14 @@ async def test_what_a_backend_keeps_is_kept_apart_or_refused() -> None:
             assert (await raw(gate, "POST", CHAT, "Authorization: Bearer bob", body=asked))[0] == 200, body
     for keys, passed in ((("bob",), False), (("alice", "bob"), True)):
         settings = {"pass_client_keys": passed, "pass_unknown": True}
-        async with hostile.listening() as url, gateway(url, keys=keys, **settings) as gate:
+        async with gateway(hostile, keys=keys, **settings) as gate:
             for line in KEPT:
                 assert (await raw(gate, *line.split(), "Authorization: Bearer bob"))[0] == 200, line
 
 
 async def test_prompts_are_kept_apart_by_a_salt_of_each_key_where_the_engine_takes_one() -> None:
     hostile, own = Hostile(pages={"/metrics": plain(b"x 1\nvllm:num_requests_running 0\n")}), b'{"cache_salt": "mine"}'
-    async with hostile.listening() as url, gateway(url, keys=("alice", "bob")) as gate:
+    async with gateway(hostile, keys=("alice", "bob")) as gate:
         for body in (b"{}", own, b'{"c\\u0061che_salt": "mine"}', b'{"cache_salt": "a", "cache_salt": "mine"}'):
             for key in ("alice", "bob"):
                 await raw(gate, "POST", CHAT, f"Authorization: Bearer {key}", body=body)
@@ -465,14 +463,14 @@ async def test_prompts_are_kept_apart_by_a_salt_of_each_key_where_the_engine_tak
         await raw(gate, "POST", "/v1/messages", "Authorization: Bearer bob", body=b'{"a":  1}')
         assert hostile.bodies[-1] == b'{"a":  1}'
     hostile.pages.clear()
-    async with hostile.listening() as url, gateway(url, keys=("alice", "bob")) as gate:
+    async with gateway(hostile, keys=("alice", "bob")) as gate:
         await raw(gate, "POST", CHAT, "Authorization: Bearer bob", body=own)
         assert json.loads(hostile.bodies[-1])["cache_salt"] == "mine"
 
 
 async def test_all_that_is_passed_on_counts_in_the_quota_of_its_key() -> None:
     hostile = Hostile()
-    async with hostile.listening() as url, gateway(url, keys=("a",), requests_per_minute=6, pass_unknown=True) as gate:
+    async with gateway(hostile, keys=("a",), requests_per_minute=6, pass_unknown=True) as gate:
         paths = (CHAT, "/v1/embeddings", "/v1/audio/speech", "/v1/unknown", "/v1/rerank", "/v1/files", "/v1/embeddings")
         statuses = [(await raw(gate, "POST", path, "Authorization: Bearer a"))[0] for path in paths]
         assert statuses == [200] * 6 + [429]
@@ -487,7 +485,7 @@ async def test_numbers_of_many_digits_are_refused_before_they_are_sent(
     digits: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     hostile = Hostile()
-    async with hostile.listening() as url, gateway(url) as gate:
+    async with gateway(hostile) as gate:
         for name in NUMBERS:
             for sign in ("", "-"):
                 body = f'{{"{name}": {sign}{"9" * digits}}}'.encode()

@@ -119,7 +119,8 @@ def is_more(ends: Counter[str], than: int) -> Callable[[], Awaitable[bool]]:
 def end_of(status: int, told: bytes, stream: bool) -> str:
     if status == 200 and told.count(b" word") == 20:
         return "whole"
-    if stream and status == 200 and b" word" in told and b"backend_failed" in told:
+    ended = told.endswith(b"data: [DONE]\n\n") and b"backend_failed" in told
+    if stream and status == 200 and b" word" in told and ended:
         return "broken off behind its first byte"
     return f"{status}: {told[-200:]!r}"
 
