@@ -67,17 +67,17 @@ class Live:
         reply = await self.ask("POST", path, body, **headers)
         return reply.status, reply.json
 
-    async def chat(self, **fields: object) -> Any:
-        """A whole chat answer that must succeed."""
-        status, reply = await self.post("/v1/chat/completions", chat_body(**fields))
+    async def obtain(self, path: str, body: object, **headers: str) -> Any:
+        """The JSON of a whole answer that must succeed."""
+        status, reply = await self.post(path, body, **headers)
         assert status == 200, reply
         return reply
 
+    async def chat(self, **fields: object) -> Any:
+        return await self.obtain("/v1/chat/completions", chat_body(**fields))
+
     async def complete(self, **fields: object) -> Any:
-        """A whole completion that must succeed."""
-        status, reply = await self.post("/v1/completions", fields)
-        assert status == 200, reply
-        return reply
+        return await self.obtain("/v1/completions", fields)
 
     async def stream(self, path: str, body: dict[str, object], headers: Mapping[str, str] = NO_HEADERS) -> list[Any]:
         """All events of a streamed answer, the end marker checked and left out."""

@@ -158,11 +158,8 @@ async def test_a_call_that_comes_back_has_its_old_place_for_a_minute(live: Live,
     nameless = await break_off()
     assert nameless.times.arrival == nameless.times.came
     dispatcher.release()
-    body = orjson.dumps(chat_body())
-    async with live.session.post(live.url + CHAT, data=body, headers={name: "a"}) as answered:  # has the old place
-        assert answered.status == 200
-    async with live.session.post(live.url + CHAT, data=body, headers={name: "a"}) as answered:
-        assert answered.status == 200
+    for _ in range(2):  # the first has the old place
+        await live.obtain(CHAT, chat_body(), **{name: "a"})
     assert dispatcher.submitted[-1].times.arrival == dispatcher.submitted[-1].times.came  # nothing was broken off
 
 
@@ -208,9 +205,10 @@ async def test_a_failure_in_a_stream_is_an_error_event_and_the_end_marker(live: 
     }
 
 
-async def test_a_failure_of_a_whole_answer_is_500(live: Live) -> None:
+@pytest.mark.parametrize("path", [CHAT, "/v1/responses"])
+async def test_a_failure_of_a_whole_answer_is_500(live: Live, path: str) -> None:
     live.dispatcher.script = failing
-    status, reply = await live.post(CHAT, chat_body())
+    status, reply = await live.post(path, chat_body() if path == CHAT else {"input": "Hi"})
     assert (status, reply["error"]["message"]) == (500, "the device caught fire")
 
 

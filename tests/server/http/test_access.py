@@ -100,7 +100,7 @@ async def test_the_log_and_the_requests_name_a_caller_by_its_keys_digest(caplog:
     caplog.set_level(logging.INFO, "server.http.service")
     digest = sha256(KEY.encode()).hexdigest()[:8]
     async with live_server(keys=KEYS) as live:
-        assert (await live.post(CHAT, chat_body(), **bearer(KEY)))[0] == 200
+        await live.obtain(CHAT, chat_body(), **bearer(KEY))
         listed = (await live.get("/v1/requests", **bearer(KEY))).json["data"]
         assert [status["caller"] for status in listed] == [digest]
         assert (await live.get("/v1/models")).status == 401

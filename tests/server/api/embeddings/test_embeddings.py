@@ -50,9 +50,7 @@ async def live() -> AsyncIterator[Live]:
 
 
 async def ask(live: Live, given: object, **fields: object) -> Any:
-    status, reply = await live.post(URL, {"input": given, **fields})
-    assert status == 200, reply
-    return reply
+    return await live.obtain(URL, {"input": given, **fields})
 
 
 def child(name: str) -> int:

@@ -25,9 +25,7 @@ def body(**fields: object) -> dict[str, object]:
 
 async def ask(live: Live, **fields: object) -> Any:
     """A whole message that must succeed."""
-    status, reply = await live.post(PATH, body(**fields))
-    assert status == 200, reply
-    return reply
+    return await live.obtain(PATH, body(**fields))
 
 
 async def stream(live: Live, **fields: object) -> list[Any]:
@@ -96,17 +94,12 @@ async def test_the_events_of_a_stream_build_up_the_whole_message(live: Live) -> 
 @pytest.mark.parametrize("stream_", [False, True])
 async def test_numbers_of_a_call_keep_their_digits(live: Live, stream_: bool) -> None:
     live.dispatcher.script = partial(say, CALL.replace('"Graz"', "36893488147419103233"))
-    fields: dict[str, object] = {"stream": stream_, "max_tokens": 200, "messages": [{"role": "user", "content": "Hi"}]}
-    async with live.session.post(live.url + "/v1/messages", json={**fields, "tools": [WEATHER]}) as response:
-        text = (await response.text()).replace(r"\"", '"')
-    assert '"city": 36893488147419103233' in text
+    reply = await live.ask("POST", PATH, body(stream=stream_, max_tokens=200, tools=[WEATHER]))
+    assert '"city": 36893488147419103233' in reply.body.decode().replace(r"\"", '"')
 
 
 async def test_a_call_is_a_block_of_its_own(live: Live) -> None:
-    def script(row: RowSpec) -> Iterable[RowUpdate]:
-        yield from say(f"Let me see.\n{CALL}", row)
-
-    live.dispatcher.script = script
+    live.dispatcher.script = partial(say, f"Let me see.\n{CALL}")
     reply = await ask(live, tools=[WEATHER])
     said, called = reply["content"]
     assert said == {"type": "text", "text": "Let me see."}
@@ -195,21 +188,20 @@ async def test_thoughts_and_tools_of_other_servers_are_passed_over(live: Live, p
     """Claude Code asks for both."""
     search = {"type": "web_search_20250305", "name": "web_search"}
     fields = body(thinking={"type": "enabled", "budget_tokens": 1024}, tools=[search])
-    status, reply = await live.post(path, fields)
-    assert status == 200, reply
+    await live.obtain(path, fields)
 
 
 async def test_claude_codes_header_is_no_part_of_the_prompt(live: Live) -> None:
     """It stands first and is another in each run, so that no run found the prompt of one before in the cache."""
     parts = ("x-anthropic-billing-header: cc_version=2.1.197.b63; cc_entrypoint=sdk-cli;", "You are ", "brief.")
     await ask(live, system=[{"type": "text", "text": one} for one in parts])
-    assert bytes(live.dispatcher.submitted[-1].prompt).decode().startswith("system:You are brief.\n")
+    assert prompt_of(live).startswith("system:You are brief.\n")
 
 
 async def test_a_turn_may_be_the_systems(live: Live) -> None:
     """Claude Code puts some of its words between the turns."""
     await ask(live, system="A", messages=[*SAID, {"role": "system", "content": [{"type": "text", "text": "B"}]}, *SAID])
-    assert bytes(live.dispatcher.submitted[-1].prompt).decode().count("system:") == 2
+    assert prompt_of(live).count("system:") == 2
 
 
 async def test_any_model_may_be_asked_for_where_the_server_says_so() -> None:

@@ -105,8 +105,7 @@ async def test_a_program_without_tools_is_answered(live: Live, name: str) -> Non
         if body.get("stream"):
             assert await live.stream(path, body)
         else:
-            status, reply = await live.post(path, body)
-            assert status == 200, reply
+            reply = await live.obtain(path, body)
             texts = [one.get("text") or one.get("message", {}).get("content") for one in reply["choices"]]
             assert all(texts) and len(texts) == len(body.get("prompt", [1]))
             scored = [one["logprobs"]["token_logprobs"] for one in reply["choices"] if body.get("echo")]

@@ -177,8 +177,7 @@ async def test_a_response_goes_on_with_the_run_of_the_one_before() -> None:
 
 
 async def send(live: Live, path: str, body: dict[str, Any]) -> dict[str, Any]:
-    status, reply = await live.post(path, {**body, "stream": False})
-    assert status == 200, reply
+    reply = await live.obtain(path, {**body, "stream": False})
     return dict(reply)
 
 

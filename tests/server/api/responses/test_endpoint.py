@@ -1,17 +1,12 @@
 """POST /v1/responses, whole and streamed, over loopback."""
 
 import re
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator
 from functools import partial
 from typing import Any
 
 import pytest
 
-from engine.messages import RowSpec, RowUpdate
-from server.access import Access
-from server.config import ServeConfig
-from server.http.front import Front
-from server.keys import Keyring
 from tests.server.fakes import ANSWER, UNKNOWN, FakeText, failing, say
 from tests.server.live import Live, bearer, live_server, prompt_of
 
@@ -21,9 +16,7 @@ LOGPROBS = "message.output_text.logprobs"
 
 async def ask(live: Live, **fields: object) -> Any:
     """A whole response that must succeed."""
-    status, reply = await live.post(PATH, {"input": "Hi", **fields})
-    assert status == 200, reply
-    return reply
+    return await live.obtain(PATH, {"input": "Hi", **fields})
 
 
 async def stream(live: Live, **fields: object) -> list[Any]:
@@ -45,11 +38,8 @@ CALL = '<tool_call>\n{"name": "weather", "arguments": {"city":"Graz"}}\n</tool_c
 async def tooled() -> AsyncIterator[Live]:
     """A server whose answers call a tool, with a context that the words about tools fit into."""
 
-    def script(row: RowSpec) -> Iterable[RowUpdate]:
-        yield from say(f"Let me see.\n{CALL}", row)
-
     async with live_server(context_length=4096) as live:
-        live.dispatcher.script = script
+        live.dispatcher.script = partial(say, f"Let me see.\n{CALL}")
         yield live
 
 
@@ -66,28 +56,12 @@ async def test_a_whole_response_has_one_message_with_one_part(live: Live) -> Non
         "status": "completed",
         "content": [{"type": "output_text", "text": ANSWER, "annotations": [], "logprobs": []}],
     }
-    told = (
-        "object",
-        "status",
-        "error",
-        "incomplete_details",
-        "instructions",
-        "metadata",
-        "temperature",
-        "store",
-        "text",
-    )
-    assert [reply[name] for name in told] == [
-        "response",
-        "completed",
-        None,
-        None,
-        "Be brief.",
-        {"a": "b"},
-        0.5,
-        True,
-        {"format": {"type": "text"}},
-    ]
+    told = {
+        **{"object": "response", "status": "completed", "error": None, "incomplete_details": None, "store": True},
+        **{"instructions": "Be brief.", "metadata": {"a": "b"}, "temperature": 0.5},
+        "text": {"format": {"type": "text"}},
+    }
+    assert {name: reply[name] for name in told} == told
     answer = len(ANSWER.encode()) + 1
     assert reply["usage"] == {
         "input_tokens": len(text),
@@ -112,7 +86,7 @@ async def test_turns_come_as_items_and_an_earlier_answer_may_be_among_them(live:
     last = {"type": "message", "role": "user", "content": parts}
     await ask(live, input=[{"role": "developer", "content": "D"}, *earlier, last])
     expected = f"system:D\nassistant:{ANSWER}\nuser:ab\nassistant:"
-    assert bytes(live.dispatcher.submitted[1].prompt).decode() == expected
+    assert prompt_of(live) == expected
 
 
 async def test_the_events_of_a_stream_build_up_the_whole_response(live: Live) -> None:
@@ -150,12 +124,6 @@ async def test_a_failure_ends_the_stream_with_what_there_was(live: Live) -> None
     assert last["response"]["error"] == {"code": "generation_failed", "message": "the device caught fire"}
     assert last["response"]["output"][0]["content"][0]["text"] == "Half"
     assert last["response"]["output"][0]["status"] == "incomplete"
-
-
-async def test_a_failure_of_a_whole_response_is_500(live: Live) -> None:
-    live.dispatcher.script = failing
-    status, reply = await live.post(PATH, {"input": "Hi"})
-    assert (status, reply["error"]["message"]) == (500, "the device caught fire")
 
 
 async def test_the_extensions_of_chats_are_there_too(live: Live) -> None:
@@ -265,15 +233,14 @@ PATCH = {
 
 async def test_tools_of_other_servers_are_passed_over(tooled: Live) -> None:
     """Codex sends its own tools with each call, and ended at a 400."""
-    body = {"input": "Hi", "tools": [{"type": "web_search"}, WEATHER, {"type": "local_shell"}], "tool_choice": "auto"}
-    status, reply = await tooled.post(PATH, body)
-    assert (status, [tool["name"] for tool in reply["tools"]]) == (200, ["weather"])
+    reply = await ask(tooled, tools=[{"type": "web_search"}, WEATHER, {"type": "local_shell"}], tool_choice="auto")
+    assert [tool["name"] for tool in reply["tools"]] == ["weather"]
     assert "web_search" not in prompt_of(tooled)
 
 
 async def test_a_custom_tool_is_called_with_a_text_and_its_result_goes_back(tooled: Live) -> None:
     written = '<tool_call>\n{"name": "patch", "arguments": {"input": "*** Begin\\n+a"}}\n</tool_call>'
-    tooled.dispatcher.script = lambda row: say(written, row)
+    tooled.dispatcher.script = partial(say, written)
     events = await stream(tooled, tools=[PATCH], tool_choice="required", store=False)
     kinds = [event["type"].removeprefix("response.") for event in events]
     assert kinds[2:] == [
@@ -304,32 +271,21 @@ async def test_stored_responses_are_shown_forgotten_and_bounded() -> None:
         assert (status, reply["error"]["code"]) == (404, "response_not_found")
         for _ in range(5):
             last = await ask(live)
-        status, _ = await live.post(PATH, {"input": "Hi", "previous_response_id": streamed["id"]})
-        assert status == 404
+        assert (await live.post(PATH, {"input": "Hi", "previous_response_id": streamed["id"]}))[0] == 404
         await ask(live, previous_response_id=last["id"])
         large = await ask(live, metadata={"a": "x" * 6000})  # what is no text takes memory too
-        status, _ = await live.post(PATH, {"input": "Hi", "previous_response_id": large["id"]})
-        assert status == 404
+        assert (await live.post(PATH, {"input": "Hi", "previous_response_id": large["id"]}))[0] == 404
 
 
-async def test_no_key_makes_another_ones_responses_be_forgotten() -> None:
+async def test_no_key_goes_on_from_another_ones_responses_or_makes_them_be_forgotten() -> None:
     """One that stored many emptied the store of all the others."""
-    front, limits = Front(Access(Keyring(["mine", "other"]))), ServeConfig(stored_response_bytes=6000)
-    async with live_server(limits, front=front, context_length=4096) as live:
+    async with live_server(keys=["mine", "other"], stored_response_bytes=6000, context_length=4096) as live:
         _, kept = await live.post(PATH, {"input": "Hi"}, **bearer("mine"))
         for metadata in (*[{}] * 6, {"a": "x" * 6000}):
-            assert (await live.post(PATH, {"input": "Hi", "metadata": metadata}, **bearer("other")))[0] == 200
+            await live.obtain(PATH, {"input": "Hi", "metadata": metadata}, **bearer("other"))
         further = {"input": "Hi", "previous_response_id": kept["id"]}
-        assert (await live.post(PATH, further, **bearer("mine")))[0] == 200
-
-
-async def test_a_key_goes_on_from_its_own_responses_only() -> None:
-    async with live_server(keys=["mine", "other"]) as live:
-        earlier = None
-        for key, status in (("mine", 200), ("other", 404), ("mine", 200)):
-            answered, reply = await live.post(PATH, {"input": "Hi", "previous_response_id": earlier}, **bearer(key))
-            assert answered == status
-            earlier = earlier or reply["id"]
+        await live.obtain(PATH, further, **bearer("mine"))
+        assert (await live.post(PATH, further, **bearer("other")))[0] == 404
 
 
 BAD: dict[str, tuple[dict[str, object], str]] = {

@@ -12,7 +12,7 @@ from engine.sampling.json_schema import close_schema
 from engine.sampling.params import Grammar, GrammarKind
 from server.api.input.tools import instruction
 from tests.server.fakes import END, FakeText, say
-from tests.server.live import Live, chat_body, live_server
+from tests.server.live import Live, chat_body, live_server, prompt_of
 
 CHAT = "/v1/chat/completions"
 CITY = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
@@ -21,15 +21,6 @@ CLOCK = {"type": "function", "function": {"name": "clock"}}
 TOOLS = [WEATHER, CLOCK]
 CALL = '<tool_call>\n{"name": "weather", "arguments": {"city": "Graz"}}\n</tool_call>'
 OTHER = '<tool_call>\n{"name": "clock", "arguments": {}}\n</tool_call>'
-
-
-def answers(live: Live, text: str) -> None:
-    """Let the model say this."""
-
-    def script(request: RowSpec) -> Iterable[RowUpdate]:
-        return say(text, request)
-
-    live.dispatcher.script = script
 
 
 def called(message: dict[str, Any]) -> list[tuple[str, Any]]:
@@ -59,9 +50,9 @@ def assembled(events: list[Any]) -> dict[str, Any]:
 
 @pytest.mark.parametrize("choice", ["auto", "required", {"type": "function", "function": {"name": "weather"}}])
 async def test_a_call_reaches_the_client_whole_and_streamed(live: Live, choice: object) -> None:
-    answers(live, CALL)
+    live.dispatcher.script = partial(say, CALL)
     fields = {"tools": TOOLS, "tool_choice": choice, "max_tokens": 200, "messages": [{"role": "user", "content": "?"}]}
-    reply = await chat_in_room(live, fields)
+    reply = await live.chat(**fields)
     message = reply["choices"][0]["message"]
     assert message["content"] is None
     assert called(message) == [("weather", {"city": "Graz"})]
@@ -78,12 +69,6 @@ async def test_a_call_reaches_the_client_whole_and_streamed(live: Live, choice: 
     assert "tool_call>" not in orjson.dumps(events).decode()
 
 
-async def chat_in_room(live: Live, fields: dict[str, object]) -> Any:
-    status, reply = await live.post(CHAT, fields)
-    assert status == 200, reply
-    return reply
-
-
 CONTEXT = 4096  # the words about tools fit into it
 
 
@@ -91,13 +76,13 @@ CONTEXT = 4096  # the words about tools fit into it
 async def test_a_call_that_equals_an_earlier_one_ends_the_list(live: Live, stream: bool) -> None:
     """A small model that must call made the same call until its limit."""
     graz, linz = CALL, CALL.replace("Graz", "Gmunden")
-    answers(live, "\n".join([graz, linz, *[graz] * 40]))
+    live.dispatcher.script = partial(say, "\n".join([graz, linz, *[graz] * 40]))
     fields = {**chat_body(), "tools": TOOLS, "tool_choice": "required", "max_tokens": 2000}
     if stream:
         events = await live.stream(CHAT, fields)
         message, finish = assembled(events), events[-1]["choices"][0]["finish_reason"]
     else:
-        (choice,) = (await chat_in_room(live, fields))["choices"]
+        (choice,) = (await live.chat(**fields))["choices"]
         message, finish = choice["message"], choice["finish_reason"]
     assert called(message) == [("weather", {"city": "Graz"}), ("weather", {"city": "Gmunden"})]
     assert finish == "tool_calls"
@@ -105,7 +90,7 @@ async def test_a_call_that_equals_an_earlier_one_ends_the_list(live: Live, strea
 
 
 async def test_arguments_that_a_grammar_guarantees_are_streamed_as_they_come(live: Live) -> None:
-    answers(live, CALL)
+    live.dispatcher.script = partial(say, CALL)
     events = await live.stream_chat(tools=TOOLS, tool_choice="required")
     parts = [part for event in events for part in event["choices"][0]["delta"].get("tool_calls", ())]
     assert len(parts) > 5
@@ -157,7 +142,7 @@ async def test_text_and_calls_that_come_at_once_are_told_one_by_one(live: Live) 
 
 
 async def test_text_before_a_call_is_told_as_it_comes(live: Live) -> None:
-    answers(live, f"Let me look.\n{CALL}")
+    live.dispatcher.script = partial(say, f"Let me look.\n{CALL}")
     reply = await live.chat(tools=TOOLS)
     assert reply["choices"][0]["message"]["content"] == "Let me look."
     assert called(reply["choices"][0]["message"]) == [("weather", {"city": "Graz"})]
@@ -168,7 +153,7 @@ async def test_text_before_a_call_is_told_as_it_comes(live: Live) -> None:
 
 @pytest.mark.parametrize(("parallel", "count"), [(None, 2), (True, 2), (False, 1)])
 async def test_several_calls_are_told_unless_one_is_wanted(live: Live, parallel: bool | None, count: int) -> None:
-    answers(live, f"{CALL}\n{OTHER}")
+    live.dispatcher.script = partial(say, f"{CALL}\n{OTHER}")
     reply = await live.chat(tools=TOOLS, parallel_tool_calls=parallel)
     calls = called(reply["choices"][0]["message"])
     assert calls == [("weather", {"city": "Graz"}), ("clock", {})][:count]
@@ -185,7 +170,7 @@ async def test_an_answer_without_calls_is_text_as_ever(live: Live) -> None:
 
 
 async def test_markup_is_text_where_there_are_no_tools(live: Live) -> None:
-    answers(live, CALL)
+    live.dispatcher.script = partial(say, CALL)
     without: list[dict[str, object]] = [{}, {"tools": []}, {"tools": TOOLS, "tool_choice": "none"}]
     for fields in without:
         reply = await live.chat(**fields)
@@ -193,14 +178,14 @@ async def test_markup_is_text_where_there_are_no_tools(live: Live) -> None:
 
 
 async def test_a_call_of_no_tool_is_text(live: Live) -> None:
-    answers(live, CALL.replace("weather", "missiles"))
+    live.dispatcher.script = partial(say, CALL.replace("weather", "missiles"))
     reply = await live.chat(tools=TOOLS)
     assert "missiles" in reply["choices"][0]["message"]["content"]
     assert "tool_calls" not in reply["choices"][0]["message"]
 
 
 async def test_each_of_several_answers_has_its_own_calls(live: Live) -> None:
-    answers(live, CALL)
+    live.dispatcher.script = partial(say, CALL)
     reply = await live.chat(tools=TOOLS, n=3)
     assert [called(choice["message"]) for choice in reply["choices"]] == [[("weather", {"city": "Graz"})]] * 3
     events = await live.stream_chat(tools=TOOLS, n=2)
@@ -209,7 +194,7 @@ async def test_each_of_several_answers_has_its_own_calls(live: Live) -> None:
 
 
 async def test_a_call_that_is_cut_short_ends_by_its_length(live: Live) -> None:
-    answers(live, CALL)
+    live.dispatcher.script = partial(say, CALL)
     reply = await live.chat(tools=TOOLS, tool_choice="required", max_tokens=53)
     choice = reply["choices"][0]
     assert choice["finish_reason"] == "length"
@@ -217,7 +202,7 @@ async def test_a_call_that_is_cut_short_ends_by_its_length(live: Live) -> None:
 
 
 async def test_log_probabilities_are_told_with_calls_too(live: Live) -> None:
-    answers(live, CALL)
+    live.dispatcher.script = partial(say, CALL)
     events = await live.stream_chat(tools=TOOLS, logprobs=True)
     tokens = [one for event in events for one in (event["choices"][0]["logprobs"] or {"content": []})["content"]]
     assert len(tokens) == len(CALL.encode()) + 1
@@ -243,7 +228,7 @@ async def test_a_named_tool_is_the_only_one_that_may_be_called_though_all_are_to
     grammar = grammar_of(live)
     assert grammar is not None
     assert "clock" in grammar.text and "weather" not in grammar.text
-    assert "weather" in FakeText().decode(live.dispatcher.submitted[-1].prompt)
+    assert "weather" in prompt_of(live)
 
 
 def allow(*names: str, mode: str = "auto") -> dict[str, object]:
@@ -253,7 +238,7 @@ def allow(*names: str, mode: str = "auto") -> dict[str, object]:
 
 async def test_of_all_tools_only_those_allowed_may_be_called(live: Live) -> None:
     for names, parts in ((["weather"], 1), (["clock"], 0), (["clock", "weather"], 1)):
-        answers(live, CALL)
+        live.dispatcher.script = partial(say, CALL)
         reply = await live.chat(tools=TOOLS, tool_choice=allow(*names))
         assert len(reply["choices"][0]["message"].get("tool_calls", ())) == parts
         assert grammar_of(live) is None
@@ -261,7 +246,7 @@ async def test_of_all_tools_only_those_allowed_may_be_called(live: Live) -> None
         grammar = grammar_of(live)
         assert grammar is not None
         assert [name for name in ("clock", "weather") if name in grammar.text] == names
-        assert "weather" in FakeText().decode(live.dispatcher.submitted[-1].prompt)
+        assert "weather" in prompt_of(live)
 
 
 @pytest.mark.parametrize(
@@ -281,13 +266,13 @@ async def test_a_choice_that_says_nothing_is_refused(live: Live, choice: object,
 
 
 async def test_a_format_goes_with_tools_as_the_other_way_to_answer(live: Live) -> None:
-    answers(live, '{"text": "<tool_call> is a mark"}')
+    live.dispatcher.script = partial(say, '{"text": "<tool_call> is a mark"}')
     reply = await live.chat(tools=TOOLS, response_format={"type": "json_object"})
     grammar = grammar_of(live)
     assert grammar is not None
     assert grammar.text.startswith("start: calls | answer")
     assert reply["choices"][0]["message"]["content"] == '{"text": "<tool_call> is a mark"}'
-    answers(live, CALL)
+    live.dispatcher.script = partial(say, CALL)
     reply = await live.chat(tools=TOOLS, response_format={"type": "json_object"})
     assert called(reply["choices"][0]["message"]) == [("weather", {"city": "Graz"})]
 
@@ -295,19 +280,15 @@ async def test_a_format_goes_with_tools_as_the_other_way_to_answer(live: Live) -
 # What the model is told
 
 
-def told(live: Live) -> str:
-    return FakeText().decode(live.dispatcher.submitted[-1].prompt)
-
-
 async def test_tools_become_a_part_of_the_system_message(live: Live) -> None:
     await live.chat(tools=TOOLS)
     words = instruction([WEATHER, {**CLOCK, "function": {"name": "clock", "parameters": NO_PARAMETERS}}])
-    assert told(live) == f"system:{words}\nuser:Hi\nassistant:"
+    assert prompt_of(live) == f"system:{words}\nuser:Hi\nassistant:"
     turns = [{"role": "system", "content": "Be kind."}, {"role": "user", "content": "Hi"}]
     await live.chat(tools=TOOLS, messages=turns)
-    assert told(live) == f"system:Be kind.\n\n{words}\nuser:Hi\nassistant:"
+    assert prompt_of(live) == f"system:Be kind.\n\n{words}\nuser:Hi\nassistant:"
     await live.chat(tools=TOOLS, tool_choice="none")
-    assert told(live) == "user:Hi\nassistant:"
+    assert prompt_of(live) == "user:Hi\nassistant:"
 
 
 NO_PARAMETERS = {"type": "object", "properties": {}, "additionalProperties": False}
@@ -328,7 +309,7 @@ async def test_calls_and_results_are_turns_that_any_template_can_word(live: Live
             {"role": "tool", "tool_call_id": "c2", "content": "one"},
         ]
     )
-    assert told(live) == (
+    assert prompt_of(live) == (
         "user:Well?\n"
         'assistant:Let me see.\n<tool_call>\n{"name": "weather", "arguments": {"city": "Graz"}}\n</tool_call>\n'
         '<tool_call>\n{"name": "clock", "arguments": {}}\n</tool_call>\n'
@@ -488,8 +469,7 @@ def json_schema(strict: bool | None) -> dict[str, object]:
 async def test_strict_schemas_and_by_a_flag_all_close(flag: bool, fields: dict[str, object], closes: bool) -> None:
     async with live_server(close_schemas=flag, context_length=4096) as live:
         choice = {"tool_choice": "required"} if "tools" in fields else {}
-        status, reply = await live.post(CHAT, {**chat_body(), **fields, **choice})
-        assert status == 200, reply
+        await live.obtain(CHAT, {**chat_body(), **fields, **choice})
         grammar = live.dispatcher.submitted[0].sampling.grammar
         assert grammar is not None
         assert ('"required":["name","age"]' in grammar.text) == closes
