@@ -11,6 +11,7 @@ from tests.server.api.programs.shapes import (
     PICTURE,
     PLACE,
     RESPONSES,
+    STREAMED,
     Call,
     Item,
     Shape,
@@ -52,12 +53,9 @@ def codex_close(answer: str, item: str) -> list[Item]:
 
 SHELL = flat("exec_command", schema(cmd=PLACE, tty={"type": "boolean"}, wait={"type": "number"}), strict=False)
 VIEW = flat("view_image", schema(path=PLACE), strict=False)
-AGENTS = {
-    "type": "namespace",
-    "name": "agents_v1",
-    "description": "Others.",
-    "tools": [flat("close_agent", schema(target=PLACE), strict=False), flat("wait_agent", schema(), strict=False)],
-}
+CLOSE, WAIT = flat("close_agent", schema(target=PLACE), strict=False), flat("wait_agent", schema(), strict=False)
+AGENTS = {"type": "namespace", "name": "agents_v1", "description": "Others.", "tools": [CLOSE, WAIT]}
+CODEX_PICTURE = {"type": "input_image", "image_url": f"data:image/png;base64,{PICTURE}", "detail": "high"}
 CODEX = Shape(
     RESPONSES,
     {
@@ -80,11 +78,7 @@ CODEX = Shape(
     ),
     (
         ("exec_command", {"cmd": "cat note.txt"}, "Exit code: 0\nOutput:\nA note.\n"),
-        (
-            "view_image",
-            {"path": "/home/me/dot.png"},
-            [{"type": "input_image", "image_url": f"data:image/png;base64,{PICTURE}", "detail": "high"}],
-        ),
+        ("view_image", {"path": "/home/me/dot.png"}, [CODEX_PICTURE]),
         ("exec_command", {"cmd": "ls", "tty": False, "wait": 0.5}, "Exit code: 1\nOutput:\n"),
     ),
     codex_write,
@@ -100,6 +94,7 @@ CODEX = Shape(
 
 # Claude Code 2.1.197
 
+CLAUDE_PICTURE = {"type": "base64", "data": PICTURE, "media_type": "image/png"}
 CACHED = {"cache_control": {"type": "ephemeral"}}
 
 
@@ -141,11 +136,7 @@ CLAUDE_CODE = Shape(
     ),
     (
         ("Read", {"file_path": "/home/me/note.txt"}, "1\tA note.\n2\t"),
-        (
-            "Read",
-            {"file_path": "/home/me/dot.png"},
-            [{"type": "image", "source": {"type": "base64", "data": PICTURE, "media_type": "image/png"}}],
-        ),
+        ("Read", {"file_path": "/home/me/dot.png"}, [{"type": "image", "source": CLAUDE_PICTURE}]),
         ("TaskUpdate", {"status": "done", "metadata": {"of": "me"}}, "Updated."),
     ),
     claude_write,
@@ -172,12 +163,11 @@ OPENCODE = Shape(
         "model": "fake",
         "max_tokens": 32_000,
         "tools": [
-            function("read", {**of_zod(filePath=PLACE, offset=NUMBER)}),
+            function("read", of_zod(filePath=PLACE, offset=NUMBER)),
             function("bash", of_zod(command=PLACE, timeout={"type": "integer", "exclusiveMinimum": 0})),
         ],
         "tool_choice": "auto",
-        "stream": True,
-        "stream_options": {"include_usage": True},
+        **STREAMED,
     },
     ({"role": "system", "content": "You write code."}, {"role": "user", "content": '"Read the note."'}),
     (
@@ -202,8 +192,7 @@ QWEN_CODE = Shape(
     CHATS,
     {
         "model": "fake",
-        "stream": True,
-        "stream_options": {"include_usage": True},
+        **STREAMED,
         "tools": [function("read_file", schema(file_path=PLACE)), function("plan", schema(days=DAY))],
         "max_tokens": 8000,
     },

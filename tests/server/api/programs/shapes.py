@@ -38,6 +38,7 @@ class Shape:
 
 PICTURE = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 PLACE: Item = {"type": "string", "description": "Where it is."}
+STREAMED: Item = {"stream": True, "stream_options": {"include_usage": True}}
 DRAFT = "https://json-schema.org/draft/2020-12/schema"
 
 

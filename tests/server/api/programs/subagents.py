@@ -114,20 +114,14 @@ def codex_spawning(history: Sequence[Item], **arguments: object) -> Spawning:
     )
 
 
+OPENCODE_SAID = '<task id="ses_2" state="completed">\n<task_result>\nAll is done.\n</task_result>\n</task>'
 OPENCODE_SPAWNING = Spawning(
     OPENCODE,
     {
         "main": Agent(
             {},
             OPENCODE.history,
-            (
-                (
-                    "task",
-                    {**DELEGATED, "subagent_type": "general"},
-                    '<task id="ses_2" state="completed">\n<task_result>\nAll is done.\n</task_result>\n</task>',
-                ),
-                ("bash", ECHO, "hello\n"),
-            ),
+            (("task", {**DELEGATED, "subagent_type": "general"}, OPENCODE_SAID), ("bash", ECHO, "hello\n")),
         ),
         "child": Agent(
             {"x-session-id": "ses_2", "x-session-affinity": "ses_2", "x-parent-session-id": "ses_1"},
