@@ -23,6 +23,10 @@ CALL = '<tool_call>\n{"name": "weather", "arguments": {"city": "Graz"}}\n</tool_
 OTHER = '<tool_call>\n{"name": "clock", "arguments": {}}\n</tool_call>'
 
 
+def tool(**function: object) -> dict[str, object]:
+    return {"type": "function", "function": {"name": "f", **function}}
+
+
 def called(message: dict[str, Any]) -> list[tuple[str, Any]]:
     return [(one["function"]["name"], orjson.loads(one["function"]["arguments"])) for one in message["tool_calls"]]
 
@@ -48,19 +52,17 @@ def assembled(events: list[Any]) -> dict[str, Any]:
 # Calls in the answer
 
 
-@pytest.mark.parametrize("choice", ["auto", "required", {"type": "function", "function": {"name": "weather"}}])
+@pytest.mark.parametrize("choice", ["auto", "required", tool(name="weather")])
 async def test_a_call_reaches_the_client_whole_and_streamed(live: Live, choice: object) -> None:
     live.dispatcher.script = partial(say, CALL)
-    fields = {"tools": TOOLS, "tool_choice": choice, "max_tokens": 200, "messages": [{"role": "user", "content": "?"}]}
-    reply = await live.chat(**fields)
-    message = reply["choices"][0]["message"]
+    (choice_,) = (await live.chat(tools=TOOLS, tool_choice=choice))["choices"]
+    message = choice_["message"]
     assert message["content"] is None
     assert called(message) == [("weather", {"city": "Graz"})]
-    assert message["tool_calls"][0]["type"] == "function"
-    assert message["tool_calls"][0]["id"].startswith("call_")
-    assert reply["choices"][0]["finish_reason"] == "tool_calls"
+    (call,) = message["tool_calls"]
+    assert (call["type"], call["id"][:5], choice_["finish_reason"]) == ("function", "call_", "tool_calls")
 
-    events = await live.stream(CHAT, fields)
+    events = await live.stream_chat(tools=TOOLS, tool_choice=choice)
     streamed = assembled(events)
     assert streamed["content"] is None
     assert called(streamed) == called(message)
@@ -77,9 +79,9 @@ async def test_a_call_that_equals_an_earlier_one_ends_the_list(live: Live, strea
     """A small model that must call made the same call until its limit."""
     graz, linz = CALL, CALL.replace("Graz", "Gmunden")
     live.dispatcher.script = partial(say, "\n".join([graz, linz, *[graz] * 40]))
-    fields = {**chat_body(), "tools": TOOLS, "tool_choice": "required", "max_tokens": 2000}
+    fields = {"tools": TOOLS, "tool_choice": "required", "max_tokens": 2000}
     if stream:
-        events = await live.stream(CHAT, fields)
+        events = await live.stream_chat(**fields)
         message, finish = assembled(events), events[-1]["choices"][0]["finish_reason"]
     else:
         (choice,) = (await live.chat(**fields))["choices"]
@@ -215,25 +217,28 @@ def grammar_of(live: Live) -> Grammar | None:
     return live.dispatcher.submitted[-1].sampling.grammar
 
 
+def made_grammar(live: Live) -> Grammar:
+    grammar = grammar_of(live)
+    assert grammar is not None
+    return grammar
+
+
 async def test_only_a_call_that_must_come_is_made_by_a_grammar(live: Live) -> None:
     for choice, made in [(None, False), ("auto", False), ("none", False), ("required", True)]:
         await live.chat(tools=TOOLS, tool_choice=choice)
         assert (grammar_of(live) is not None) is made
-    grammar = grammar_of(live)
-    assert grammar is not None and grammar.kind is GrammarKind.LARK
+    assert made_grammar(live).kind is GrammarKind.LARK
 
 
 async def test_a_named_tool_is_the_only_one_that_may_be_called_though_all_are_told(live: Live) -> None:
-    await live.chat(tools=TOOLS, tool_choice={"type": "function", "function": {"name": "clock"}})
-    grammar = grammar_of(live)
-    assert grammar is not None
+    await live.chat(tools=TOOLS, tool_choice=tool(name="clock"))
+    grammar = made_grammar(live)
     assert "clock" in grammar.text and "weather" not in grammar.text
     assert "weather" in prompt_of(live)
 
 
 def allow(*names: str, mode: str = "auto") -> dict[str, object]:
-    tools = [{"type": "function", "function": {"name": name}} for name in names]
-    return {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": tools}}
+    return {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": [tool(name=name) for name in names]}}
 
 
 async def test_of_all_tools_only_those_allowed_may_be_called(live: Live) -> None:
@@ -243,8 +248,7 @@ async def test_of_all_tools_only_those_allowed_may_be_called(live: Live) -> None
         assert len(reply["choices"][0]["message"].get("tool_calls", ())) == parts
         assert grammar_of(live) is None
         await live.chat(tools=TOOLS, tool_choice=allow(*names, mode="required"))
-        grammar = grammar_of(live)
-        assert grammar is not None
+        grammar = made_grammar(live)
         assert [name for name in ("clock", "weather") if name in grammar.text] == names
         assert "weather" in prompt_of(live)
 
@@ -268,9 +272,7 @@ async def test_a_choice_that_says_nothing_is_refused(live: Live, choice: object,
 async def test_a_format_goes_with_tools_as_the_other_way_to_answer(live: Live) -> None:
     live.dispatcher.script = partial(say, '{"text": "<tool_call> is a mark"}')
     reply = await live.chat(tools=TOOLS, response_format={"type": "json_object"})
-    grammar = grammar_of(live)
-    assert grammar is not None
-    assert grammar.text.startswith("start: calls | answer")
+    assert made_grammar(live).text.startswith("start: calls | answer")
     assert reply["choices"][0]["message"]["content"] == '{"text": "<tool_call> is a mark"}'
     live.dispatcher.script = partial(say, CALL)
     reply = await live.chat(tools=TOOLS, response_format={"type": "json_object"})
@@ -296,8 +298,8 @@ NO_PARAMETERS = {"type": "object", "properties": {}, "additionalProperties": Fal
 
 async def test_calls_and_results_are_turns_that_any_template_can_word(live: Live) -> None:
     calls = [
-        {"id": "c1", "type": "function", "function": {"name": "weather", "arguments": '{"city": "Graz"}'}},
-        {"id": "c2", "type": "function", "function": {"name": "clock", "arguments": ""}},
+        {"id": "c1", **tool(name="weather", arguments='{"city": "Graz"}')},
+        {"id": "c2", **tool(name="clock", arguments="")},
     ]
     await live.chat(
         messages=[
@@ -336,36 +338,28 @@ class ToolText(FakeText):
 async def test_a_template_that_knows_tools_gets_them_as_they_are() -> None:
     text = ToolText()
     async with live_server(text=text) as live:
-        call = {"id": "c", "type": "function", "function": {"name": "weather", "arguments": '{"city": "Graz"}'}}
-        turns = [
-            {"role": "user", "content": "?"},
-            {"role": "assistant", "tool_calls": [call]},
-            {"role": "tool", "tool_call_id": "c", "content": "rain"},
-        ]
-        await live.chat(tools=[WEATHER], messages=turns)
-    told_call = {"id": "c", "type": "function", "function": {"name": "weather", "arguments": {"city": "Graz"}}}
-    assert text.seen == (
-        [
-            {"role": "user", "content": "?"},
-            {"role": "assistant", "content": "", "tool_calls": [told_call]},
-            {"role": "tool", "content": "rain", "tool_call_id": "c", "name": "weather"},
-        ],
-        [WEATHER],
-    )
+        asked, result = {"role": "user", "content": "?"}, {"role": "tool", "tool_call_id": "c", "content": "rain"}
+        call = {"id": "c", **tool(name="weather", arguments='{"city": "Graz"}')}
+        await live.chat(tools=[WEATHER], messages=[asked, {"role": "assistant", "tool_calls": [call]}, result])
+    call = {"id": "c", **tool(name="weather", arguments={"city": "Graz"})}
+    calling = {"role": "assistant", "content": "", "tool_calls": [call]}
+    assert text.seen == ([asked, calling, {**result, "name": "weather"}], [WEATHER])
 
 
 # What is wrong
 
 
-def tool(**function: object) -> dict[str, object]:
-    return {"type": "function", "function": {"name": "f", **function}}
+def past(role: str = "assistant", **more: object) -> dict[str, object]:
+    """A turn that calls."""
+    return {"messages": [{"role": role, "tool_calls": [{"id": "c", **tool(arguments="{}")}], **more}]}
 
 
-def past(**function: object) -> list[dict[str, object]]:
-    call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}", **function}}
-    return [{"role": "assistant", "tool_calls": [call]}]
+def choosing(choice: object, *tools: object) -> dict[str, object]:
+    return {"tools": [*tools], "tool_choice": choice}
 
 
+STRANGE, LOOSE = {"properties": {"x": {"type": "thing"}}}, {"properties": {"x": {"uniqueItems": True}}}
+BY_A_TOOL, LONE = past("tool", tool_call_id="c", content=""), {"role": "tool", "content": "x"}
 BAD: dict[str, tuple[dict[str, object], str, str]] = {
     # what: (fields, param, part of the message)
     "a tool of another type": ({"tools": [{"type": "retrieval"}]}, "tools", "tools[0]"),
@@ -377,56 +371,35 @@ BAD: dict[str, tuple[dict[str, object], str, str]] = {
     "arguments in a list": ({"tools": [tool(parameters={"type": "array"}, strict=True)]}, "tools", "must be 'object'"),
     "parameters that are text": ({"tools": [tool(parameters="{}")]}, "tools", "must be a JSON object"),
     "a wrong schema": (
-        {
-            "tools": [tool(name="g"), tool(parameters={"properties": {"x": {"type": "thing"}}}, strict=True)],
-            "tool_choice": "required",
-        },
+        choosing("required", tool(name="g"), tool(parameters=STRANGE, strict=True)),
         "tools",
         "tools[1].function.parameters: ",
     ),
-    "what cannot be enforced": (
-        {
-            "tools": [tool(parameters={"properties": {"x": {"uniqueItems": True}}}, strict=True)],
-            "tool_choice": "required",
-        },
-        "tools",
-        "set strict to false",
-    ),
-    "an unknown choice": ({"tools": [tool()], "tool_choice": "maybe"}, "tool_choice", "tool_choice"),
-    "a choice of no tool": (
-        {"tools": [tool()], "tool_choice": {"type": "function", "function": {"name": "g"}}},
-        "tool_choice",
-        "'g' is none of the tools",
-    ),
+    "unenforced": (choosing("required", tool(parameters=LOOSE, strict=True)), "tools", "set strict to false"),
+    "an unknown choice": (choosing("maybe", tool()), "tool_choice", "tool_choice"),
+    "a choice of no tool": (choosing(tool(name="g"), tool()), "tool_choice", "'g' is none of the tools"),
     "a choice without tools": ({"tool_choice": "required"}, "tool_choice", "give some"),
-    "a user's call": ({"messages": [{**past()[0], "role": "user", "content": ""}]}, "messages", "only the assistant"),
-    "a call by a tool": (
-        {"messages": [{**past()[0], "role": "tool", "tool_call_id": "c", "content": ""}]},
-        "messages",
-        "only the assistant",
-    ),
-    "a result of nothing": ({"messages": [{"role": "tool", "content": "x"}]}, "messages", "tool_call_id: is missing"),
+    "a user's call": (past("user", content=""), "messages", "only the assistant"),
+    "a call by a tool": (BY_A_TOOL, "messages", "only the assistant"),
+    "a result of nothing": ({"messages": [LONE]}, "messages", "tool_call_id: is missing"),
 }
 
 
 @pytest.mark.parametrize(("fields", "param", "said"), BAD.values(), ids=BAD)
 async def test_what_is_wrong_with_tools_is_told(live: Live, fields: dict[str, object], param: str, said: str) -> None:
     status, reply = await live.post(CHAT, chat_body(**fields))
-    assert status == 400, reply
-    assert reply["error"]["param"] == param
+    assert (status, reply["error"]["param"]) == (400, param), reply
     assert said in reply["error"]["message"]
     assert live.dispatcher.submitted == []
 
 
 async def test_what_cannot_be_enforced_is_no_fault_where_nothing_is(live: Live) -> None:
-    loose = {"properties": {"x": {"uniqueItems": True}}}
-    await live.chat(tools=[tool(parameters=loose)])
-    await live.chat(tools=[tool(parameters=loose, strict=False)], tool_choice="required")
+    await live.chat(tools=[tool(parameters=LOOSE)])
+    await live.chat(**choosing("required", tool(parameters=LOOSE, strict=False)))
 
 
 OPEN = {"type": "object", "properties": {"name": {"type": "string"}, "age": {"type": "integer"}}, "required": ["age"]}
 CLOSED = {**OPEN, "required": ["name", "age"], "additionalProperties": False}
-TOOL = {"name": "f", "parameters": OPEN}
 
 
 @pytest.mark.parametrize(
@@ -461,15 +434,14 @@ def json_schema(strict: bool | None) -> dict[str, object]:
         (False, {"response_format": json_schema(False)}, False),
         (True, {"response_format": json_schema(None)}, True),
         (True, {"structured_outputs": {"json": OPEN}}, True),
-        (False, {"tools": [{"type": "function", "function": {**TOOL, "strict": True}}]}, True),
-        (False, {"tools": [{"type": "function", "function": TOOL}]}, False),
-        (True, {"tools": [{"type": "function", "function": TOOL}]}, True),
+        (False, {"tools": [tool(parameters=OPEN, strict=True)]}, True),
+        (False, {"tools": [tool(parameters=OPEN)]}, False),
+        (True, {"tools": [tool(parameters=OPEN)]}, True),
     ],
 )
 async def test_strict_schemas_and_by_a_flag_all_close(flag: bool, fields: dict[str, object], closes: bool) -> None:
     async with live_server(close_schemas=flag, context_length=4096) as live:
-        choice = {"tool_choice": "required"} if "tools" in fields else {}
-        await live.obtain(CHAT, {**chat_body(), **fields, **choice})
+        await live.chat(**fields, **({"tool_choice": "required"} if "tools" in fields else {}))
         grammar = live.dispatcher.submitted[0].sampling.grammar
         assert grammar is not None
         assert ('"required":["name","age"]' in grammar.text) == closes
