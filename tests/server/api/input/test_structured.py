@@ -27,6 +27,14 @@ def json_schema(schema: object, **others: object) -> dict[str, object]:
     return {"type": "json_schema", "json_schema": {"name": "person", "schema": schema, **others}}
 
 
+def form(schema: object, **others: object) -> dict[str, object]:
+    return {"response_format": json_schema(schema, **others)}
+
+
+def only(**constraint: object) -> dict[str, object]:
+    return {"structured_outputs": constraint}
+
+
 def asked(live: Live) -> Grammar | None:
     return live.dispatcher.submitted[-1].sampling.grammar
 
@@ -42,16 +50,16 @@ CLOSED = orjson.dumps(PERSON | {"additionalProperties": False}).decode()
         ({"response_format": None}, None),
         ({"response_format": {"type": "text"}}, None),
         ({"response_format": {"type": "json_object"}}, Grammar(GrammarKind.JSON_SCHEMA, '{"type":"object"}')),
-        ({"response_format": json_schema(PERSON)}, Grammar(GrammarKind.JSON_SCHEMA, WRITTEN, True)),
-        ({"response_format": json_schema(PERSON, strict=True)}, Grammar(GrammarKind.JSON_SCHEMA, CLOSED)),
-        ({"response_format": json_schema(PERSON, strict=False)}, Grammar(GrammarKind.JSON_SCHEMA, WRITTEN, True)),
-        ({"structured_outputs": {"json": PERSON}}, Grammar(GrammarKind.JSON_SCHEMA, WRITTEN)),
-        ({"structured_outputs": {"json": WRITTEN}}, Grammar(GrammarKind.JSON_SCHEMA, WRITTEN)),
-        ({"structured_outputs": {"json_object": True}}, Grammar(GrammarKind.JSON_SCHEMA, '{"type":"object"}')),
-        ({"structured_outputs": {"regex": "a+"}}, Grammar(GrammarKind.REGEX, "a+")),
-        ({"structured_outputs": {"choice": ["a", 'b"\n']}}, Grammar(GrammarKind.LARK, r'start: "a" | "b\"\n"')),
-        ({"structured_outputs": {"grammar": 'start: "a"'}}, Grammar(GrammarKind.LARK, 'start: "a"')),
-        ({"structured_outputs": {"regex": "a", "json": None, "json_object": False}}, Grammar(GrammarKind.REGEX, "a")),
+        (form(PERSON), Grammar(GrammarKind.JSON_SCHEMA, WRITTEN, True)),
+        (form(PERSON, strict=True), Grammar(GrammarKind.JSON_SCHEMA, CLOSED)),
+        (form(PERSON, strict=False), Grammar(GrammarKind.JSON_SCHEMA, WRITTEN, True)),
+        (only(json=PERSON), Grammar(GrammarKind.JSON_SCHEMA, WRITTEN)),
+        (only(json=WRITTEN), Grammar(GrammarKind.JSON_SCHEMA, WRITTEN)),
+        (only(json_object=True), Grammar(GrammarKind.JSON_SCHEMA, '{"type":"object"}')),
+        (only(regex="a+"), Grammar(GrammarKind.REGEX, "a+")),
+        (only(choice=["a", 'b"\n']), Grammar(GrammarKind.LARK, r'start: "a" | "b\"\n"')),
+        (only(grammar='start: "a"'), Grammar(GrammarKind.LARK, 'start: "a"')),
+        (only(regex="a", json=None, json_object=False), Grammar(GrammarKind.REGEX, "a")),
     ],
 )
 async def test_both_endpoints_ask_for_the_same(live: Live, fields: dict[str, object], grammar: Grammar | None) -> None:
@@ -124,8 +132,8 @@ async def test_other_servers_constraints_are_taken_or_refused_but_never_passed_o
 
 async def test_anthropics_earlier_word_for_a_form_is_taken(live: Live) -> None:
     given = {"type": "json_schema", "schema": PERSON}
-    status, _ = await live.post(MESSAGES, {**chat_body(), "max_tokens": 9, "output_format": given})
-    assert (status, asked(live)) == (200, LENIENT)
+    await live.obtain(MESSAGES, chat_body(max_tokens=9, output_format=given))
+    assert asked(live) == LENIENT
 
 
 @pytest.mark.parametrize(
@@ -174,33 +182,25 @@ async def roomy() -> AsyncIterator[Live]:
         yield live
 
 
+def choosing(choice: object, *tools: object) -> dict[str, object]:
+    return {"tools": [*tools], "tool_choice": choice}
+
+
+ALLOWED = {"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": [named("weather")]}}
+PARAMETERS, SCHEMA = "tools[1].function.parameters", "response_format.json_schema.schema"
 CALLED: dict[str, tuple[dict[str, object], int, str | None]] = {
     # what: (fields, status, what is named as ignored)
     "auto": ({"tools": [TOOL, STRICT]}, 200, None),
-    "none": ({"tools": [TOOL, STRICT], "tool_choice": "none"}, 200, None),
-    "another is forced": ({"tools": [STRICT, TOOL], "tool_choice": named("weather")}, 200, None),
-    "forced": ({"tools": [TOOL, ODD_TOOL], "tool_choice": named("odd")}, 200, "tools[1].function.parameters"),
-    "any is forced": ({"tools": [TOOL, ODD_TOOL], "tool_choice": "required"}, 200, "tools[1].function.parameters"),
-    "forced and strict": ({"tools": [TOOL, STRICT], "tool_choice": named("odd")}, 400, None),
-    "any, and one strict": ({"tools": [TOOL, STRICT], "tool_choice": "required"}, 400, None),
-    "others are allowed": (
-        {
-            "tools": [STRICT, TOOL],
-            "tool_choice": {
-                "type": "allowed_tools",
-                "allowed_tools": {"mode": "required", "tools": [named("weather")]},
-            },
-        },
-        200,
-        None,
-    ),
-    "a format": ({"response_format": json_schema(LOOKING)}, 200, "response_format.json_schema.schema"),
-    "a format that is not strict": (
-        {"response_format": json_schema(LOOKING, strict=False)},
-        200,
-        "response_format.json_schema.schema",
-    ),
-    "a strict format": ({"response_format": json_schema(LOOKING, strict=True)}, 400, None),
+    "none": (choosing("none", TOOL, STRICT), 200, None),
+    "another is forced": (choosing(named("weather"), STRICT, TOOL), 200, None),
+    "forced": (choosing(named("odd"), TOOL, ODD_TOOL), 200, PARAMETERS),
+    "any is forced": (choosing("required", TOOL, ODD_TOOL), 200, PARAMETERS),
+    "forced and strict": (choosing(named("odd"), TOOL, STRICT), 400, None),
+    "any, and one strict": (choosing("required", TOOL, STRICT), 400, None),
+    "others are allowed": (choosing(ALLOWED, STRICT, TOOL), 200, None),
+    "a format": (form(LOOKING), 200, SCHEMA),
+    "a format that is not strict": (form(LOOKING, strict=False), 200, SCHEMA),
+    "a strict format": (form(LOOKING, strict=True), 400, None),
 }
 
 
@@ -209,21 +209,20 @@ async def test_only_what_is_enforced_is_compiled_and_what_cannot_be_is_named(
     roomy: Live, case: tuple[dict[str, object], int, str | None]
 ) -> None:
     fields, status, ignored = case
-    async with roomy.session.post(roomy.url + CHAT, json=chat_body(**fields)) as response:
-        reply = await response.json()
-        assert response.status == status, reply
-        told = None if ignored is None else f"{ignored}.properties.p.pattern"
-        assert response.headers.get(IGNORED) == told
+    reply = await roomy.ask("POST", CHAT, chat_body(**fields))
+    assert reply.status == status, reply
+    assert reply.headers.get(IGNORED) == (None if ignored is None else f"{ignored}.properties.p.pattern")
     if status == 400:
-        assert "look-around" in reply["error"]["message"] and "strict" in reply["error"]["message"]
-        assert reply["error"]["param"] == ("tools" if "tools" in fields else "response_format")
+        error = reply.json["error"]
+        assert "look-around" in error["message"] and "strict" in error["message"]
+        assert error["param"] == ("tools" if "tools" in fields else "response_format")
 
 
 async def test_names_of_properties_do_no_harm_in_the_header(roomy: Live) -> None:
     odd = {"type": "object", "properties": {'a\r\nx: "é"' * 1000: {"pattern": "(?=a)"}}}
-    async with roomy.session.post(roomy.url + CHAT, json=chat_body(response_format=json_schema(odd))) as response:
-        assert response.status == 200
-        assert response.headers[IGNORED].isascii() and len(response.headers[IGNORED]) < 1000
+    reply = await roomy.ask("POST", CHAT, chat_body(**form(odd)))
+    assert reply.status == 200
+    assert reply.headers[IGNORED].isascii() and len(reply.headers[IGNORED]) < 1000
 
 
 async def test_arguments_of_no_object_bind_nothing_unless_strict(roomy: Live) -> None:
@@ -241,7 +240,7 @@ async def test_all_answers_of_a_call_have_the_grammar(live: Live) -> None:
 async def test_the_order_of_properties_is_kept(live: Live) -> None:
     """It is the order in which they will be written."""
     properties = {name: {"type": "null"} for name in "zebra"}
-    await live.chat(response_format=json_schema({"type": "object", "properties": properties}))
+    await live.chat(**form({"type": "object", "properties": properties}))
     grammar = asked(live)
     assert grammar is not None
     assert list(orjson.loads(grammar.text)["properties"]) == ["z", "e", "b", "r", "a"]
@@ -265,53 +264,36 @@ DEEP: Any = {}
 for _ in range(100):
     DEEP = {"items": DEEP}
 
-BAD: dict[str, tuple[dict[str, object], str, str]] = {
-    # what: (fields, param, part of the message)
-    "no schema": ({"response_format": {"type": "json_schema"}}, "response_format", "json_schema.schema: is missing"),
-    "a schema of null": ({"response_format": json_schema(None)}, "response_format", "schema: is missing"),
-    "a schema that is a number": ({"response_format": json_schema(3)}, "response_format", "must be a JSON object"),
-    "an unknown type": ({"response_format": json_schema({"type": "thing"}, strict=True)}, "response_format", "thing"),
-    "a schema that nothing matches": (
-        {"response_format": json_schema({"type": "integer", "minimum": 2, "maximum": 1})},
-        "response_format",
-        "minimum",
-    ),
-    "a keyword that cannot be enforced": (
-        {"response_format": json_schema({"type": "array", "uniqueItems": True}, strict=True)},
-        "response_format",
-        "set strict to false",
-    ),
-    "a schema elsewhere": (
-        {"response_format": json_schema({"$ref": "http://example.org/x"}, strict=True)},
-        "response_format",
-        "example.org",
-    ),
-    "a deep schema": ({"response_format": json_schema(DEEP)}, "response_format", "nested more than"),
-    "a huge schema": ({"response_format": json_schema({"enum": ["x" * 70_000]})}, "response_format", "shorten it"),
-    "both fields": (
-        {"response_format": {"type": "json_object"}, "structured_outputs": {"regex": "a"}},
-        "structured_outputs",
-        "give one of them",
-    ),
-    "nothing asked": ({"structured_outputs": {}}, "structured_outputs", "give one of"),
-    "two things asked": ({"structured_outputs": {"regex": "a", "choice": ["b"]}}, "structured_outputs", "give one of"),
-    "an empty choice": ({"structured_outputs": {"choice": [""]}}, "structured_outputs", "length"),
-    "a wrong pattern": ({"structured_outputs": {"regex": "a("}}, "structured_outputs", "unclosed"),
-    "a pattern of none": ({"structured_outputs": {"regex": r"[^\s\S]"}}, "structured_outputs", "no text matches it"),
-    "a wrong grammar": ({"structured_outputs": {"grammar": "begin: x"}}, "structured_outputs", ""),
-    "a schema of broken text": ({"structured_outputs": {"json": "{"}}, "structured_outputs", "not valid JSON"),
+UNIQUE, ELSEWHERE = {"type": "array", "uniqueItems": True}, {"$ref": "http://example.org/x"}
+BAD: dict[str, tuple[dict[str, object], str]] = {
+    # what: (fields, of which the last is at fault; part of the message)
+    "no schema": ({"response_format": {"type": "json_schema"}}, "json_schema.schema: is missing"),
+    "a schema of null": (form(None), "schema: is missing"),
+    "a schema that is a number": (form(3), "must be a JSON object"),
+    "an unknown type": (form({"type": "thing"}, strict=True), "thing"),
+    "a schema that nothing matches": (form({"type": "integer", "minimum": 2, "maximum": 1}), "minimum"),
+    "a keyword that cannot be enforced": (form(UNIQUE, strict=True), "set strict to false"),
+    "a schema elsewhere": (form(ELSEWHERE, strict=True), "example.org"),
+    "a deep schema": (form(DEEP), "nested more than"),
+    "a huge schema": (form({"enum": ["x" * 70_000]}), "shorten it"),
+    "both fields": ({"response_format": {"type": "json_object"}, **only(regex="a")}, "give one of them"),
+    "nothing asked": (only(), "give one of"),
+    "two things asked": (only(regex="a", choice=["b"]), "give one of"),
+    "an empty choice": (only(choice=[""]), "length"),
+    "a wrong pattern": (only(regex="a("), "unclosed"),
+    "a pattern of none": (only(regex=r"[^\s\S]"), "no text matches it"),
+    "a wrong grammar": (only(grammar="begin: x"), ""),
+    "a schema of broken text": (only(json="{"), "not valid JSON"),
 }
 
 
-@pytest.mark.parametrize(("fields", "param", "said"), BAD.values(), ids=BAD)
+@pytest.mark.parametrize(("fields", "said"), BAD.values(), ids=BAD)
 @pytest.mark.parametrize("path", [CHAT, COMPLETIONS])
 async def test_what_cannot_be_asked_is_refused_with_the_reason(
-    live: Live, path: str, fields: dict[str, object], param: str, said: str
+    live: Live, path: str, fields: dict[str, object], said: str
 ) -> None:
-    body = {**(chat_body() if path == CHAT else {"prompt": "Hi"}), **fields}
-    status, reply = await live.post(path, body)
-    assert status == 400, reply
-    assert reply["error"]["param"] == param
+    status, reply = await live.post(path, {**(chat_body() if path == CHAT else {"prompt": "Hi"}), **fields})
+    assert (status, reply["error"]["param"]) == (400, [*fields][-1]), reply
     assert said in reply["error"]["message"]
     assert reply["error"]["message"].isprintable()
     assert live.dispatcher.submitted == []
@@ -333,15 +315,11 @@ async def test_a_length_cannot_be_replayed_in_a_grammar() -> None:
 
 
 async def test_a_server_may_refuse_to_constrain_answers() -> None:
-    asked: dict[str, dict[str, Any]] = {
-        "response_format": {"response_format": {"type": "json_object"}},
-        "structured_outputs": {"structured_outputs": {"regex": "a"}},
-        "tools": {"tools": [TOOL], "tool_choice": "required"},
-    }
+    asked = ({"response_format": {"type": "json_object"}}, only(regex="a"), choosing("required", TOOL))
     async with live_server(grammars=None, context_length=4096) as live:
-        for param, fields in asked.items():
+        for fields in asked:
             status, reply = await live.post(CHAT, chat_body(**fields))
-            assert (status, reply["error"]["param"]) == (400, param)
+            assert (status, reply["error"]["param"]) == (400, next(iter(fields)))
             assert "--no-structured-outputs" in reply["error"]["message"]
         await live.chat(tools=[TOOL])
         await live.chat(response_format={"type": "text"})
@@ -358,10 +336,7 @@ class Failing:
 
 
 async def test_what_is_no_fault_of_the_grammar_is_told_as_that() -> None:
-    full, roomy = (
-        Grammars(FakeText().to_json, FakeText.VOCAB, {END}, held=-1),
-        Grammars(FakeText().to_json, FakeText.VOCAB, {END}),
-    )
+    full, roomy = (Grammars(FakeText().to_json, FakeText.VOCAB, {END}, **bound) for bound in ({"held": -1}, {}))
     for compiler, told in (
         (GrammarCompiler(full, cast(Any, InThread(roomy))), (429, "too_many_grammars")),
         (GrammarCompiler(roomy, cast(Any, Failing())), (503, "unavailable")),
