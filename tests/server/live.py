@@ -185,6 +185,11 @@ def text_of(events: list[Any], index: int = 0) -> str:
     return "".join(choice["delta"].get("content", "") for choice in choices)
 
 
+def usage_of(prompt: int, completion: int) -> dict[str, object]:
+    counts = {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
+    return {**counts, "prompt_tokens_details": {"cached_tokens": 0}}
+
+
 def prompt_of(live: Live) -> str:
     """The latest."""
     return bytes(live.dispatcher.submitted[-1].prompt).decode()

@@ -2,7 +2,7 @@
 
 from server.api.output.reply import FINGERPRINT
 from tests.server.fakes import ANSWER, FakeText
-from tests.server.live import Live, live_server, text_of
+from tests.server.live import Live, live_server, prompt_of, text_of, usage_of
 
 
 async def test_a_whole_answer_has_every_field_of_the_api(live: Live) -> None:
@@ -11,24 +11,12 @@ async def test_a_whole_answer_has_every_field_of_the_api(live: Live) -> None:
     assert reply.pop("id").startswith("chatcmpl-")
     assert created > 1_700_000_000
     prompt, completion = len(FakeText().encode("user:Hi\nassistant:")), len(ANSWER.encode()) + 1
+    ended = {"logprobs": None, "finish_reason": "stop", "stop_reason": None}
     assert reply == {
         "object": "chat.completion",
         "model": "fake",
-        "choices": [
-            {
-                "index": 0,
-                "message": {"role": "assistant", "content": ANSWER},
-                "logprobs": None,
-                "finish_reason": "stop",
-                "stop_reason": None,
-            }
-        ],
-        "usage": {
-            "prompt_tokens": prompt,
-            "completion_tokens": completion,
-            "total_tokens": prompt + completion,
-            "prompt_tokens_details": {"cached_tokens": 0},
-        },
+        "choices": [{"index": 0, "message": {"role": "assistant", "content": ANSWER}, **ended}],
+        "usage": usage_of(prompt, completion),
         "system_fingerprint": FINGERPRINT,
         "prompt_logprobs": None,
     }
@@ -96,15 +84,8 @@ async def test_without_a_seed_each_answer_has_its_own(live: Live) -> None:
 async def test_logprobs_tell_token_bytes_and_alternatives(live: Live) -> None:
     reply = await live.chat(logprobs=True, top_logprobs=2, max_tokens=2)
     content = reply["choices"][0]["logprobs"]["content"]
-    assert content[0] == {
-        "token": "G",
-        "logprob": -0.5,
-        "bytes": [71],
-        "top_logprobs": [
-            {"token": "G", "logprob": -0.5, "bytes": [71]},
-            {"token": "H", "logprob": -1.5, "bytes": [72]},
-        ],
-    }
+    best = {"token": "G", "logprob": -0.5, "bytes": [71]}
+    assert content[0] == {**best, "top_logprobs": [best, {"token": "H", "logprob": -1.5, "bytes": [72]}]}
     assert len(content) == reply["usage"]["completion_tokens"] == 2
 
 
@@ -125,22 +106,16 @@ async def test_prompt_logprobs_are_keyed_by_token_id(live: Live) -> None:
 
 async def test_text_parts_are_joined_and_developer_counts_as_system(live: Live) -> None:
     parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
-    messages = [
-        {"role": "developer", "content": "D"},
-        {"role": "user", "content": parts},
-        {"role": "assistant", "content": None},
-        {"role": "user", "content": "c"},
-    ]
-    await live.chat(messages=messages)
-    rendered = FakeText().decode(live.dispatcher.submitted[0].prompt)
-    assert rendered == "system:D\nuser:ab\nassistant:\nuser:c\nassistant:"
+    said = (("developer", "D"), ("user", parts), ("assistant", None), ("user", "c"))
+    await live.chat(messages=[{"role": role, "content": content} for role, content in said])
+    assert prompt_of(live) == "system:D\nuser:ab\nassistant:\nuser:c\nassistant:"
 
 
 async def test_an_answer_may_go_on_with_the_assistants_last_turn(live: Live) -> None:
     turns = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Gu"}]
     for generation in (False, None):
         await live.chat(messages=turns, continue_final_message=True, add_generation_prompt=generation)
-        assert bytes(live.dispatcher.submitted[-1].prompt).decode() == "user:Hi\nassistant:Gu"
+        assert prompt_of(live) == "user:Hi\nassistant:Gu"
 
 
 async def test_an_answer_may_take_the_rest_of_the_context_unless_told_otherwise(live: Live) -> None:

@@ -3,12 +3,7 @@
 import pytest
 
 from tests.server.fakes import ANSWER, END
-from tests.server.live import Live
-
-
-def usage_of(prompt: int, completion: int) -> dict[str, object]:
-    counts = {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
-    return {**counts, "prompt_tokens_details": {"cached_tokens": 0}}
+from tests.server.live import Live, usage_of
 
 
 async def test_a_completion_is_sixteen_tokens_long_unless_told_otherwise(live: Live) -> None:

@@ -43,14 +43,8 @@ async def test_a_request_that_waits_tells_its_place_and_how_long_it_is_expected_
     for request in live.dispatcher.submitted:
         assert (request.state, request.times.started) == ("waiting", None)
     assert status["id"].startswith("chatcmpl-")
-    assert {name: status[name] for name in ("state", "place", "expected_wait_s", "endpoint", "model", "stream")} == {
-        "state": "waiting",
-        "place": 3,
-        "expected_wait_s": 1.25,
-        "endpoint": CHAT,
-        "model": "fake",
-        "stream": False,
-    }
+    told = {"state": "waiting", "place": 3, "expected_wait_s": 1.25, "endpoint": CHAT, "model": "fake", "stream": False}
+    assert {name: status[name] for name in told} == told
     assert (status["max_tokens"], status["generated_tokens"], status["request_id"]) == (60, 0, "mine")
     assert status["metrics"]["queue_time_ms"] is None
     assert [choice["state"] for choice in status["choices"]] == ["waiting", "waiting"]
@@ -87,13 +81,8 @@ async def test_a_cancelled_request_frees_its_rows_and_its_client_is_told(live: L
     assert (status, reply["state"]) == (200, "cancelled")
     assert live.dispatcher.table.requests_running == 0
     status, reply = await task
-    assert status == 499
-    assert reply["error"] == {
-        "message": "the request was cancelled by its id",
-        "type": "RequestCancelledError",
-        "param": None,
-        "code": "request_cancelled",
-    }
+    words = {"message": "the request was cancelled by its id", "type": "RequestCancelledError"}
+    assert (status, reply["error"]) == (499, {**words, "param": None, "code": "request_cancelled"})
     assert (await get(live, f"/v1/requests/{under_way['id']}"))[1]["state"] == "cancelled"
 
 
@@ -181,28 +170,35 @@ async def test_the_list_has_the_latest_first_and_as_many_as_are_wanted(live: Liv
     assert [one["id"] for one in listed["data"]] == names[:0:-1]
 
 
-async def test_others_go_on_while_a_long_list_is_made(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With 1,000 rows running and 10,000 calls in line it took two seconds of the event loop in one piece."""
-    seen: list[int] = []
-    turns, made = itertools.count(), Register.iter_latest
+@pytest.fixture
+async def turns(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[list[int]]:
+    """How many turns others have had when each call of a list is told."""
+    seen, counted, iterate = list[int](), itertools.count(), Register.iter_latest
 
-    def watched(self: Register, holder: str | None, limit: int) -> Iterator[RequestStatus]:
-        for status in made(self, holder, limit):
-            seen.append(next(turns))
+    def watch(self: Register, holder: str | None, limit: int) -> Iterator[RequestStatus]:
+        for status in iterate(self, holder, limit):
+            seen.append(next(counted))
             yield status
 
     async def go_on() -> None:
         while True:
-            next(turns)
+            next(counted)
             await asyncio.sleep(0)
 
+    monkeypatch.setattr(Register, "iter_latest", watch)
+    async with background(go_on(), "others"):
+        yield seen
+
+
+async def test_others_go_on_while_a_long_list_is_made(
+    live: Live, turns: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With 1,000 rows running and 10,000 calls in line it took two seconds of the event loop in one piece."""
     monkeypatch.setattr(requests, "PIECE", 2)
-    monkeypatch.setattr(Register, "iter_latest", watched)
     for _ in range(4):
         await live.chat()
-    async with background(go_on(), "others"):
-        await get(live, "/v1/requests")
-    assert [after - before for before, after in itertools.pairwise(seen)] == [1, 2, 1]
+    await get(live, "/v1/requests")
+    assert [after - before for before, after in itertools.pairwise(turns)] == [1, 2, 1]
 
 
 @pytest.mark.parametrize("limit", ["0", "1001", "-1", "1.5", "", "²", "9" * 30])
@@ -257,19 +253,9 @@ async def test_a_request_that_waits_is_told_why_and_of_others_only_their_number(
     (first,) = [one for one in (await get(locked, "/v1/requests", ONE))[1]["data"] if one["request_id"] == "first"]
     assert "waits_for" not in first
     status, told = await get(locked, "/v1/requests/last?explain=1", ONE)
-    assert (status, told["place"], told["waits_for"]) == (
-        200,
-        5,
-        {
-            "strategy": "baton-pd",
-            "ahead": 4,
-            "better_priority": 1,
-            "came_earlier": 3,
-            "put_first": 0,
-            "own_ahead": [first["id"]],
-            "passed_for_s": 0.0,
-        },
-    )
+    ahead = {"ahead": 4, "better_priority": 1, "came_earlier": 3, "put_first": 0, "own_ahead": [first["id"]]}
+    assert (status, told["place"]) == (200, 5)
+    assert told["waits_for"] == {"strategy": "baton-pd", **ahead, "passed_for_s": 0.0}
     assert (await get(locked, "/v1/requests/first?explain=1", ONE))[1]["waits_for"]["own_ahead"] == []
     other, row = (locked.dispatcher.submitted[place].row_id for place in (0, 3))
     (by_row,) = (await get(locked, f"/v1/requests?row={row}", ONE))[1]["data"]
@@ -285,34 +271,21 @@ async def test_a_request_that_waits_is_told_why_and_of_others_only_their_number(
 
 
 async def test_others_go_on_between_calls_of_many_answers_and_one_answer_is_explained(
-    live: Live, monkeypatch: pytest.MonkeyPatch
+    live: Live, turns: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With 15 calls of 256 prompts in line, a list held the loop for 185 ms, and an explanation for 281."""
     live.dispatcher.pause = 0
-    tasks = [begin(live, COMPLETIONS, {"prompt": ["x"] * 30, "max_tokens": 1}, x_request_id="many")]
-    tasks.append(begin(live, COMPLETIONS, {"prompt": ["x"] * 30, "max_tokens": 1}, x_request_id="more"))
+    body = {"prompt": ["x"] * 30, "max_tokens": 1}
+    tasks = [begin(live, COMPLETIONS, body, x_request_id=name) for name in ("many", "more")]
     await live.dispatcher.until(lambda: len(live.dispatcher.submitted) == 60)
-    explained, turns, counted = list[Request](), list[int](), itertools.count()
-    explain, iterate = live.dispatcher.waits.explain, Register.iter_latest
-
-    def watch(self: Register, holder: str | None, limit: int) -> Iterator[RequestStatus]:
-        for status in iterate(self, holder, limit):
-            turns.append(next(counted))
-            yield status
-
-    async def go_on() -> None:
-        while True:
-            next(counted)
-            await asyncio.sleep(0)
+    explained, explain = list[Request](), live.dispatcher.waits.explain
 
     def note(request: Request) -> Explanation | None:
         explained.append(request)
         return explain(request)
 
-    monkeypatch.setattr(Register, "iter_latest", watch)
     monkeypatch.setattr(live.dispatcher.waits, "explain", note)
-    async with background(go_on(), "others"):
-        await get(live, "/v1/requests?limit=1000")
+    await get(live, "/v1/requests?limit=1000")
     assert turns[1] - turns[0] == 2, "nothing else ran between two calls"
     assert (await get(live, "/v1/requests/more?explain=1"))[1]["waits_for"]["ahead"] == 30
     assert explained == [live.dispatcher.submitted[30]]

@@ -195,14 +195,8 @@ async def test_a_failure_in_a_stream_is_an_error_event_and_the_end_marker(live: 
     live.dispatcher.script = failing
     *events, last = await live.stream_chat()
     assert text_of(events) == "Half"
-    assert last == {
-        "error": {
-            "message": "the device caught fire",
-            "type": "InternalServerError",
-            "param": None,
-            "code": "generation_failed",
-        }
-    }
+    words = {"message": "the device caught fire", "type": "InternalServerError"}
+    assert last == {"error": {**words, "param": None, "code": "generation_failed"}}
 
 
 @pytest.mark.parametrize("path", [CHAT, "/v1/responses"])

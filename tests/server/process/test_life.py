@@ -90,12 +90,8 @@ async def test_what_does_not_end_in_time_ends_with_an_error_event_and_the_end_ma
     async with serving("stuck", timeout=0.5) as server, server.begun_stream() as stream:
         server.process.send_signal(signal.SIGTERM)
         (error,) = parse_events(await stream.read())
-        assert error["error"] == {
-            "message": "the server is shutting down",
-            "type": "ServiceUnavailableError",
-            "param": None,
-            "code": "server_shutting_down",
-        }
+        words = {"message": "the server is shutting down", "type": "ServiceUnavailableError"}
+        assert error["error"] == {**words, "param": None, "code": "server_shutting_down"}
         assert await server.process.wait() == 0
 
 

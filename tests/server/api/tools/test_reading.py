@@ -58,30 +58,8 @@ def cut(text: str, places: Sequence[int]) -> list[str]:
     return [text[begin:end] for begin, end in zip(ends, ends[1:], strict=False)]
 
 
-CALL = call_text("f", '{"x":"}\\n</tool_call"}')
-SAMPLES: dict[str, tuple[str, str, list[tuple[str, str]]]] = {
-    # what: (text, what is said, what is called)
-    "nothing": ("", "", []),
-    "text": ("Hello. \n", "Hello. \n", []),
-    "half a mark": ("a <tool_cal", "a <tool_cal", []),
-    "a call": (CALL, "", [("f", '{"x":"}\\n</tool_call"}')]),
-    "two calls": (f"{CALL}\n{CALL}\n", "", [("f", '{"x":"}\\n</tool_call"}')] * 2),
-    "text around": (f"One.\n\n{CALL}\nTwo. ", "One.\nTwo.", [("f", '{"x":"}\\n</tool_call"}')]),
-    "no end": ('<tool_call>{"name": "f", "arguments": {}}', "", [("f", "{}")]),
-    "no arguments": ('<tool_call>{"name": "f"}</tool_call>', "", [("f", "{}")]),
-    "another order": ('<tool_call>{"arguments": {"a": 1}, "name": "f"}</tool_call>', "", [("f", '{"a": 1}')]),
-    "a list": ('<tool_call>[{"name": "f"}, {"name": "f"}]</tool_call>', "", [("f", "{}")] * 2),
-    "an empty list": ("<tool_call>[]</tool_call>", "<tool_call>[]</tool_call>", []),
-    "no JSON": ("<tool_call>f(1)</tool_call> ok", "<tool_call>f(1)</tool_call> ok", []),
-    "an unknown name": ('<tool_call>{"name": "g"}</tool_call>', '<tool_call>{"name": "g"}</tool_call>', []),
-    "arguments of text": (
-        '<tool_call>{"name": "f", "arguments": "x"}</tool_call>',
-        '<tool_call>{"name": "f", "arguments": "x"}</tool_call>',
-        [],
-    ),
-    "cut short": ('Hm. <tool_call>{"name": "f", "argum', 'Hm. <tool_call>{"name": "f", "argum', []),
-    "a number": ("<tool_call>3</tool_call>", "<tool_call>3</tool_call>", []),
-}
+CALLED = ("f", '{"x":"}\\n</tool_call"}')
+CALL = call_text(*CALLED)
 
 
 def tagged(body: str) -> str:
@@ -94,13 +72,21 @@ def coder(**values: str) -> str:
     return f"<function=f>\n{given}</function>"
 
 
+AS_WRITTEN = {
+    "a number of 20 digits": '{"c": 36893488147419103233, "d": 1.10}',
+    "marks in a string": '{"s": "} </tool_call> <tool_call> ] {\\"x\\": \u2028 é 🙂"}',
+}
+ONE, TWO = ("f", '{"i": 1}'), ("f", '{"i": 2}')
 FORMS: dict[str, tuple[str, list[tuple[str, str]]]] = {
     # what: (an answer that is calls alone, the calls)
+    **{what: (tagged(f'{{"name": "f", "arguments": {one}}}'), [("f", one)]) for what, one in AS_WRITTEN.items()},
+    "a call": (CALL, [CALLED]),
+    "two calls": (f"{CALL}\n{CALL}\n", [CALLED, CALLED]),
+    "no end": ('<tool_call>{"name": "f", "arguments": {}}', [("f", "{}")]),
+    "no arguments": ('<tool_call>{"name": "f"}</tool_call>', [("f", "{}")]),
+    "another order": ('<tool_call>{"arguments": {"a": 1}, "name": "f"}</tool_call>', [("f", '{"a": 1}')]),
+    "a list": ('<tool_call>[{"name": "f"}, {"name": "f"}]</tool_call>', [("f", "{}")] * 2),
     "parameters for arguments": (tagged('{"name": "f", "parameters": {"c": "Rome"}}'), [("f", '{"c": "Rome"}')]),
-    "a number of 20 digits": (
-        tagged('{"name": "f", "arguments": {"c": 36893488147419103233, "d": 1.10}}'),
-        [("f", '{"c": 36893488147419103233, "d": 1.10}')],
-    ),
     "arguments as a JSON text": (
         tagged(r'{"name": "f", "arguments": "{\"c\": \"Rome\", \"n\": 36893488147419103233}"}'),
         [("f", '{"c": "Rome", "n": 36893488147419103233}')],
@@ -109,21 +95,17 @@ FORMS: dict[str, tuple[str, list[tuple[str, str]]]] = {
     "no arguments, as null": (tagged('{"name": "f", "arguments": null}'), [("f", "{}")]),
     "several calls in a tag": (
         tagged('{"name": "f", "arguments": {"i": 1}}\n{"name": "weather-now", "arguments": {}}'),
-        [("f", '{"i": 1}'), ("weather-now", "{}")],
+        [ONE, ("weather-now", "{}")],
     ),
     "a raw break, a tab": (
         tagged('{"name": "f", "arguments": {"s": "a\nb\tc"}}'),
         [("f", r'{"s": "a\u000ab\u0009c"}')],
     ),
-    "marks in a string": (
-        tagged('{"name": "f", "arguments": {"s": "} </tool_call> <tool_call> ] {\\"x\\": \u2028 é 🙂"}}'),
-        [("f", '{"s": "} </tool_call> <tool_call> ] {\\"x\\": \u2028 é 🙂"}')],
-    ),
-    "no closing mark": ('<tool_call>{"name": "f", "arguments": {"i": 1}}\n</tool_c', [("f", '{"i": 1}')]),
+    "no closing mark": ('<tool_call>{"name": "f", "arguments": {"i": 1}}\n</tool_c', [ONE]),
     "a type and an id beside": (tagged('{"type": "function", "id": "x", "name": "f"}'), [("f", "{}")]),
     "Qwen3-Coder": (tagged(coder(s="Rome")), [("f", '{"s": "Rome"}')]),
     "Qwen3-Coder without the mark": (f"{coder(s='Rome')}\n{coder()}", [("f", '{"s": "Rome"}'), ("f", "{}")]),
-    "Qwen3-Coder, many in a tag": (tagged(coder(i="1") + "\n" + coder(i="2")), [("f", '{"i": 1}'), ("f", '{"i": 2}')]),
+    "Qwen3-Coder, many in a tag": (tagged(coder(i="1") + "\n" + coder(i="2")), [ONE, TWO]),
     "Qwen3-Coder's values by their types": (
         tagged(coder(s="5", i="36893488147419103233", b="True", l='[1, "a"]', n="None", e="2", other="7")),
         [("f", '{"s": "5", "i": 36893488147419103233, "b": true, "l": [1, "a"], "n": null, "e": 2, "other": "7"}')],
@@ -139,24 +121,33 @@ FORMS: dict[str, tuple[str, list[tuple[str, str]]]] = {
     ),
     "Mistral's list": (
         '[TOOL_CALLS][{"name": "f", "arguments": {"i": 1}}, {"name": "f", "arguments": {}}]',
-        [("f", '{"i": 1}'), ("f", "{}")],
+        [ONE, ("f", "{}")],
     ),
     "Mistral's names": (
         '[TOOL_CALLS]f[ARGS]{"s": "[ARGS]"}[TOOL_CALLS]weather-now[CALL_ID]a1b2c3d4e[ARGS]{}',
         [("f", '{"s": "[ARGS]"}'), ("weather-now", "{}")],
     ),
-    "Mistral's names without their marks": ('f{"i": 1}weather-now{}', [("f", '{"i": 1}'), ("weather-now", "{}")]),
-    "Mistral's list without its mark": ('[{"name": "f", "arguments": {"i": 1}}]', [("f", '{"i": 1}')]),
+    "Mistral's names without their marks": ('f{"i": 1}weather-now{}', [ONE, ("weather-now", "{}")]),
+    "Mistral's list without its mark": ('[{"name": "f", "arguments": {"i": 1}}]', [ONE]),
     "Llama 3's object": ('{"name": "f", "parameters": {"s": "}"}}', [("f", '{"s": "}"}')]),
     "Llama 3's object with a type": ('{"type": "function", "name": "f", "parameters": {}}', [("f", "{}")]),
     "Llama 3's objects": (
         '\n{"name": "f", "parameters": {"i": 1}}; {"name": "f", "parameters": {"i": 2}}\n',
-        [("f", '{"i": 1}'), ("f", '{"i": 2}')],
+        [ONE, TWO],
     ),
     "Llama 3's tag": ('<|python_tag|>{"name": "f", "parameters": {}}', [("f", "{}")]),
 }
 
 NO_CALLS: dict[str, str] = {
+    "nothing": "",
+    "text": "Hello. \n",
+    "half a mark": "a <tool_cal",
+    "an empty list": "<tool_call>[]</tool_call>",
+    "no JSON": "<tool_call>f(1)</tool_call> ok",
+    "an unknown name": '<tool_call>{"name": "g"}</tool_call>',
+    "arguments of text": '<tool_call>{"name": "f", "arguments": "x"}</tool_call>',
+    "a call cut short": 'Hm. <tool_call>{"name": "f", "argum',
+    "a number": "<tool_call>3</tool_call>",
     "other keys in place of arguments": tagged('{"name": "f", "city": "Rome"}'),
     "one call of several is of no tool": tagged('{"name": "f", "arguments": {}}{"name": "g", "arguments": {}}'),
     "an object that is no call": '{"name": "f", "age": 3}',
@@ -196,7 +187,7 @@ def test_what_is_no_call_is_text_as_it_came(text: str, places: list[int]) -> Non
 def test_a_call_behind_one_that_is_broken_is_found() -> None:
     broken = '<tool_call>{"name": "f", "arguments": {"s": "x}}</tool_call>\n'
     text, calls = read(found(), [broken, CALL])
-    assert (text, calls) == (broken.rstrip(), [("f", '{"x":"}\\n</tool_call"}')])
+    assert (text, calls) == (broken.rstrip(), [CALLED])
 
 
 def test_text_that_cannot_be_a_bare_call_is_said_at_once() -> None:
@@ -204,38 +195,29 @@ def test_text_that_cannot_be_a_bare_call_is_said_at_once() -> None:
         assert joined(found().push(begin, last=False)) == (begin.rstrip(), [])
 
 
-@pytest.mark.parametrize("sample", SAMPLES.values(), ids=SAMPLES)
 @given(places=st.lists(st.integers(0, 200), max_size=6))
-def test_calls_are_found_however_cut(sample: tuple[str, str, list[tuple[str, str]]], places: list[int]) -> None:
-    text, said, called = sample
-    found_text, found_calls = read(found(), cut(text, places))
-    assert found_calls == called
-    assert found_text.split() == said.split()
-    if not called:
-        assert found_text == said
+def test_text_around_a_call_is_said(places: list[int]) -> None:
+    text, calls = read(found(), cut(f"One.\n\n{CALL}\nTwo. ", places))
+    assert (text.split(), calls) == (["One.", "Two."], [CALLED])
 
 
 def test_only_the_first_call_counts_where_one_is_wanted() -> None:
     reader = FoundCalls(TOOLS, parallel=False)
-    assert read(reader, [f"{CALL}{CALL}"])[1] == [("f", '{"x":"}\\n</tool_call"}')]
+    assert read(reader, [f"{CALL}{CALL}"])[1] == [CALLED]
     assert reader.calls == 1
 
 
 GUARANTEED: dict[str, tuple[str, str, list[tuple[str, str]]]] = {
-    "a call": (CALL, "", [("f", '{"x":"}\\n</tool_call"}')]),
-    "two calls": (
-        f"{CALL}{BETWEEN}{call_text('weather-now', '{}')}",
-        "",
-        [("f", '{"x":"}\\n</tool_call"}'), ("weather-now", "{}")],
-    ),
+    "a call": (CALL, "", [CALLED]),
+    "two calls": (f"{CALL}{BETWEEN}{call_text('weather-now', '{}')}", "", [CALLED, ("weather-now", "{}")]),
     "an answer": ('{"a": "<tool_call>"}', '{"a": "<tool_call>"}', []),
     "nothing": ("", "", []),
     "cut in the mark": ("<tool_c", "", []),
     "cut in the head": ('<tool_call>\n{"name": "f', "", []),
     "cut in the arguments": (CALL[:48], "", [("f", CALL[len(call_head("f")) : 48])]),
-    "cut in the tail": (CALL[:-3], "", [("f", '{"x":"}\\n</tool_call"}')]),
-    "cut before the tail": (CALL[:-14], "", [("f", '{"x":"}\\n</tool_call"}')]),
-    "cut after a brace": (CALL[:-13], "", [("f", '{"x":"}\\n</tool_call"}')]),
+    "cut in the tail": (CALL[:-3], "", [CALLED]),
+    "cut before the tail": (CALL[:-14], "", [CALLED]),
+    "cut after a brace": (CALL[:-13], "", [CALLED]),
 }
 
 
