@@ -2,7 +2,7 @@
 
 import json
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -59,49 +59,37 @@ def test_a_batch_waits_as_long_as_it_is_told_to_fill_up() -> None:
         assert waiting.take(worker(), 2.0) is None if taken else waiting.take(worker(), 2.0) is not None
 
 
-def test_a_share_of_the_work_goes_out_of_turn() -> None:
-    """A long request came first, then one like it, and two short ones after these."""
-    for share, served in ((0.0, [0, 3]), (0.5, [0, 1])):
-        waiting = batcher("lengthwise", out_of_turn=share, prefill_ahead=0)
-        long_one, *short = (request(0), request(1, arrival=2.0), request(2, arrival=3.0))
-        other = request(3, arrival=1.0)
-        long_one.predicted_length = other.predicted_length = 90.0
-        waiting.add(other, 0.0)
-        waiting.add(long_one, 0.0)
-        for one in short:
-            one.predicted_length = 1.0
-            waiting.add(one, 0.0)
-        taken = []
-        for _ in served:
-            plan = waiting.take(worker(rows=1), 0.0)
-            assert plan is not None
-            taken += [one.row_id for one in plan.requests]
-            plan.requests[0].move(State.ASSIGNED)
-        assert taken == served
+FOUR = ((0.0, 90.0), (1.0, 90.0), (2.0, 1.0), (3.0, 1.0))  # a long request came first, then one like it, then two short
 
 
-def test_boost_is_told_its_gamma() -> None:
-    """With a large one it is first come, first served."""
-    for gamma, first in ((1e-4, 1), (100.0, 0)):
-        waiting = batcher("boost", boost_gamma=gamma)
-        requests = (request(0), request(1, arrival=1.0))
-        requests[0].predicted_length, requests[1].predicted_length = 8.0, 1.0
-        for one in requests:
-            waiting.add(one, one.times.arrival)
-        plan = waiting.take(worker(rows=1), 1.0)
-        assert plan is not None and plan.requests[0].row_id == first
-
-
-def test_the_shortest_passes_until_others_have_waited_the_aging_factor_times_their_time() -> None:
-    """8 tokens are 8 seconds of this machine; the short one comes when they have passed."""
-    for factor, first in ((0.5, 0), (2.0, 1)):
-        waiting = batcher("ssjf-none", aging_factor=factor)
-        long_one, short = request(0), request(1, arrival=8.0)
-        long_one.predicted_length, short.predicted_length = 8.0, 1.0
-        for one in (long_one, short):
-            waiting.add(one, one.times.arrival)
-        plan = waiting.take(worker(), 8.0)
-        assert plan is not None and [one.row_id for one in plan.requests] == [first]
+@pytest.mark.parametrize(
+    ("strategy", "flags", "came", "at", "rows", "served"),
+    [
+        ("lengthwise", {"out_of_turn": 0.0, "prefill_ahead": 0}, FOUR, 0.0, 1, [0, 1]),
+        ("lengthwise", {"out_of_turn": 0.5, "prefill_ahead": 0}, FOUR, 0.0, 1, [0, 2]),
+        # with a large gamma it is first come, first served
+        ("boost", {"boost_gamma": 1e-4}, ((0.0, 8.0), (1.0, 1.0)), 1.0, 1, [1, 0]),
+        ("boost", {"boost_gamma": 100.0}, ((0.0, 8.0), (1.0, 1.0)), 1.0, 1, [0, 1]),
+        # 8 tokens are 8 seconds of this machine; the short one comes when they have passed
+        ("ssjf-none", {"aging_factor": 0.5}, ((0.0, 8.0), (8.0, 1.0)), 8.0, 4, [0]),
+        ("ssjf-none", {"aging_factor": 2.0}, ((0.0, 8.0), (8.0, 1.0)), 8.0, 4, [1]),
+    ],
+)
+def test_flags_of_an_order_decide_what_is_served(
+    strategy: str, flags: dict[str, Any], came: Sequence[tuple[float, float]], at: float, rows: int, served: list[int]
+) -> None:
+    """`came`: arrival and predicted length of each request."""
+    waiting, taken = batcher(strategy, **flags), list[int]()
+    for place, (arrival, length) in enumerate(came):
+        one = request(place, arrival=arrival)
+        one.predicted_length = length
+        waiting.add(one, min(arrival, at))
+    while len(taken) < len(served):
+        plan = waiting.take(worker(rows=rows), at)
+        assert plan is not None
+        taken += [one.row_id for one in plan.requests]
+        plan.requests[0].move(State.ASSIGNED)
+    assert taken == served
 
 
 CONDITIONS = Conditions("tiny", "float32", "none", "a processor", 2, 512)

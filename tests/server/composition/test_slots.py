@@ -2,10 +2,11 @@
 
 import json
 import logging
+from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, TypeAlias
 
 import pytest
 
@@ -21,6 +22,8 @@ from server.config import ServeConfig
 from tests.engine.measure.test_profiler import Device
 from tests.engine.rows import faulty
 
+Choose: TypeAlias = Callable[..., int]
+
 
 @pytest.fixture(autouse=True)
 def others(monkeypatch: pytest.MonkeyPatch) -> list[float]:
@@ -34,63 +37,64 @@ def config_of(folder: Path, **flags: Any) -> ServeConfig:
     return ServeConfig(model=str(folder), dtype="float32", device="cpu", **flags)
 
 
+@pytest.fixture
+def choose(tiny_folder: Path, tiny_model: LoadedModel, tiny_text: Text, tmp_path: Path) -> Choose:
+    """The number that a device of these times gets, where flags and a cache folder may be given."""
+
+    def slots_of(device: Device, cache: Path = tmp_path, **flags: Any) -> int:
+        network = faulty(tiny_model, device.run)
+        return choose_slots(config_of(tiny_folder, **flags), network, tiny_text, cache, device.clock).slots
+
+    return slots_of
+
+
 def flat_beyond_32(rows: int, columns: int, decodes: bool) -> float:
     return max(0.01, 0.01 * rows / 32)
 
 
-def test_machines_are_measured_once(
-    tiny_folder: Path, tiny_model: LoadedModel, tiny_text: Text, tmp_path: Path
-) -> None:
-    device, asked = Device(flat_beyond_32), config_of(tiny_folder)
-    model = faulty(tiny_model, device.run)
-    assert choose_slots(asked, model, tiny_text, tmp_path, device.clock).slots == 32
+def test_machines_are_measured_once(choose: Choose, tmp_path: Path) -> None:
+    device = Device(flat_beyond_32)
+    assert choose(device) == 32
     assert max(rows for rows, _, _ in device.passes) == 64 and all(decodes for _, _, decodes in device.passes)
     (kept,) = (tmp_path / "slots").iterdir()
     device.passes.clear()
-    assert choose_slots(asked, model, tiny_text, tmp_path, device.clock).slots == 32 and not device.passes
+    assert choose(device) == 32 and not device.passes
     told = json.loads(kept.read_bytes())
     assert [step["rows"] for step in told["steps"]] == [8, 16, 32, 64]
     assert datetime.fromisoformat(told["measured_at"]).tzinfo and told["others"] == 0
     kept.write_text(json.dumps(told | {"slots": 64}))
-    assert choose_slots(asked, model, tiny_text, tmp_path, device.clock).slots == 64, "what is kept decides"
+    assert choose(device) == 64, "what is kept decides"
 
 
 def test_a_number_that_measuring_had_no_time_to_find_is_for_one_run(
-    tiny_folder: Path, tiny_model: LoadedModel, tiny_text: Text, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    choose: Choose, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A busy machine's first start kept 32, which was then read at all later ones."""
     busy, quiet = Device(lambda rows, columns, decodes: 2.0), Device(flat_beyond_32)
-    model = faulty(tiny_model, busy.run)
-    assert choose_slots(config_of(tiny_folder), model, tiny_text, tmp_path, busy.clock).slots == 32
+    assert choose(busy) == 32
     assert not (tmp_path / "slots").exists() and "took more than 3 s" in caplog.text
-    choose_slots(config_of(tiny_folder), faulty(tiny_model, quiet.run), tiny_text, tmp_path, quiet.clock)
+    choose(quiet)
     assert quiet.passes and len(list((tmp_path / "slots").iterdir())) == 1
 
 
-def test_other_conditions_are_measured_anew(
-    tiny_folder: Path, tiny_model: LoadedModel, tiny_text: Text, tmp_path: Path
-) -> None:
-    device = Device(flat_beyond_32)
+def test_other_conditions_are_measured_anew(choose: Choose, tmp_path: Path) -> None:
     for chunk in (512, 256):
-        device.passes.clear()
-        asked = config_of(tiny_folder, max_num_batched_tokens=chunk)
-        choose_slots(asked, faulty(tiny_model, device.run), tiny_text, tmp_path, device.clock)
+        choose(device := Device(flat_beyond_32), max_num_batched_tokens=chunk)
         assert device.passes
     assert len(list((tmp_path / "slots").iterdir())) == 2
 
 
 def test_a_file_that_is_broken_or_cannot_be_written_keeps_nothing_from_starting(
-    tiny_folder: Path, tiny_model: LoadedModel, tiny_text: Text, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    choose: Choose, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     device = Device(flat_beyond_32)
-    model = faulty(tiny_model, device.run)
-    choose_slots(config_of(tiny_folder), model, tiny_text, tmp_path, device.clock)
+    choose(device)
     (kept,) = (tmp_path / "slots").iterdir()
     for broken in ("{", "32", '{"slots": 0, "measured_at": "", "others": 0}'):
         kept.write_text(broken)
-        assert choose_slots(config_of(tiny_folder), model, tiny_text, tmp_path, device.clock).slots == 32
+        assert choose(device) == 32
     (tmp_path / "file").touch()
-    assert choose_slots(config_of(tiny_folder), model, tiny_text, tmp_path / "file", device.clock).slots == 32
+    assert choose(device, tmp_path / "file") == 32
     told = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
     assert len(told) == 5 and "measured again" in told[0] and "at the next start" in told[-1]
 
@@ -101,22 +105,16 @@ def fastest_at(most: int) -> Any:
 
 
 def test_a_start_beside_other_work_counts_until_a_quiet_one(
-    tiny_folder: Path,
-    tiny_model: LoadedModel,
-    tiny_text: Text,
-    tmp_path: Path,
-    others: list[float],
-    caplog: pytest.LogCaptureFixture,
+    choose: Choose, others: list[float], caplog: pytest.LogCaptureFixture
 ) -> None:
     """The first start of a machine, beside two loops, kept 8 sequences for ever, where 32 are right."""
     caplog.set_level(logging.INFO)
 
     def start(most: int, busy: float) -> int:
         others[:] = [0.0, busy]
-        device = Device(fastest_at(most))
-        found = choose_slots(config_of(tiny_folder), faulty(tiny_model, device.run), tiny_text, tmp_path, device.clock)
+        found = choose(device := Device(fastest_at(most)))
         measured.append(bool(device.passes))
-        return found.slots
+        return found
 
     measured: list[bool] = []
     assert start(8, busy=1e3) == 8 and "other work: the next start measures again" in caplog.text
@@ -135,16 +133,13 @@ def test_a_start_beside_other_work_counts_until_a_quiet_one(
     ],
 )
 def test_they_are_measured_again_where_what_was_learned_disagrees(
-    learned: Bilinear, again: bool, tiny_folder: Path, tiny_model: LoadedModel, tiny_text: Text, tmp_path: Path
+    learned: Bilinear, again: bool, choose: Choose, tiny_folder: Path, tiny_model: LoadedModel, tmp_path: Path
 ) -> None:
-    asked, device = config_of(tiny_folder), Device(flat_beyond_32)
-    model = faulty(tiny_model, device.run)
-    choose_slots(asked, model, tiny_text, tmp_path, device.clock)
-    found = Profile(conditions_of(asked, model), "2026-11-27", "", learned, FitErrors(0, 0, None), Timings((), ()))
+    choose(Device(flat_beyond_32))
+    conditions = conditions_of(config_of(tiny_folder), tiny_model)
+    found = Profile(conditions, "2026-11-27", "", learned, FitErrors(0, 0, None), Timings((), ()))
     write_profile(tmp_path, found, learned=True)
-    faster = Device(fastest_at(64))
-    model = faulty(tiny_model, faster.run)
-    assert choose_slots(asked, model, tiny_text, tmp_path, faster.clock).slots == (64 if again else 32)
+    assert choose(faster := Device(fastest_at(64))) == (64 if again else 32)
     assert bool(faster.passes) is again
 
 
@@ -156,10 +151,9 @@ def test_the_time_of_others_is_what_our_cores_had_and_we_had_not(monkeypatch: py
     assert others_seconds() == 10.0
 
 
-def test_memory_bounds_them_unkept(tiny_folder: Path, tiny_model: LoadedModel, tiny_text: Text, tmp_path: Path) -> None:
+def test_memory_bounds_them_unkept(choose: Choose, tiny_model: LoadedModel, tmp_path: Path) -> None:
     device = Device(lambda rows, columns, decodes: 0.01)
-    asked = config_of(tiny_folder, kv_cache_memory=20 * 128 * tiny_model.kv.bytes_per_token / 2**30)
-    assert choose_slots(asked, faulty(tiny_model, device.run), tiny_text, tmp_path, device.clock).slots == 16
+    assert choose(device, kv_cache_memory=20 * 128 * tiny_model.kv.bytes_per_token / 2**30) == 16
     assert not (tmp_path / "slots").exists()
 
 

@@ -2,16 +2,14 @@
 
 import json
 from collections.abc import AsyncIterator
+from functools import partial
 
 import pytest
 
-from server.access import Access
-from server.http.front import Front
-from server.keys import Keyring
 from tests.browser import CHROMIUM, Page, opened_page
 from tests.server.api.tools.test_tools import CLOCK, OTHER
 from tests.server.fakes import ANSWER, answer, say
-from tests.server.live import Live, live_server
+from tests.server.live import Live, live_server, prompt_of
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium, as Debian's package `chromium`")
 
@@ -71,6 +69,17 @@ async def send(page: Page, text: str) -> None:
     await page.press("Enter")
 
 
+async def talk(page: Page, text: str) -> None:
+    """Send a text and wait for the end of the answer."""
+    await send(page, text)
+    await page.until(ENDED)
+
+
+async def set_field(page: Page, name: str, value: str) -> None:
+    field = f"document.querySelector('#settings [name={name}]')"
+    await page.value(f"{field}.value = {json.dumps(value)}; {field}.dispatchEvent(new Event('change'))")
+
+
 async def render(page: Page, text: str) -> str:
     script = """(async () => {
         const { render } = await import('/dashboard/markdown.js');
@@ -84,16 +93,13 @@ async def render(page: Page, text: str) -> str:
 
 
 async def test_a_conversation_goes_on_and_outlives_the_page(page: Page, live: Live) -> None:
-    await send(page, "Hi")
-    await page.until(ENDED)
+    await talk(page, "Hi")
     assert " out · " in await page.value("document.getElementById('note').textContent")
     await page.go(f"{live.url}/chat")
     await page.until(f"{SAID}.length === 2")
-    await send(page, "More")
-    await page.until(ENDED)
+    await talk(page, "More")
     assert await page.value(SAID) == ["Hi", ANSWER, "More", ANSWER]
-    prompt = bytes(live.dispatcher.submitted[-1].prompt).decode()
-    assert prompt == f"user:Hi\nassistant:{ANSWER}\nuser:More\nassistant:"
+    assert prompt_of(live) == f"user:Hi\nassistant:{ANSWER}\nuser:More\nassistant:"
     await page.value("document.getElementById('new').click()")
     await page.go(f"{live.url}/chat")
     await page.until("document.getElementById('model')?.textContent === 'fake'")
@@ -102,18 +108,11 @@ async def test_a_conversation_goes_on_and_outlives_the_page(page: Page, live: Li
 
 async def test_settings_go_with_each_request_and_what_is_empty_is_left_out(page: Page, live: Live) -> None:
     for name, value in (("system", "Be brief"), ("temperature", "0.25"), ("max_tokens", "3")):
-        field = f"document.querySelector('#settings [name={name}]')"
-        await page.value(f"{field}.value = '{value}'; {field}.dispatchEvent(new Event('change'))")
-    await send(page, "Hi")
-    await page.until(ENDED)
+        await set_field(page, name, value)
+    await talk(page, "Hi")
     (request,) = live.dispatcher.submitted
     assert bytes(request.prompt).decode() == "system:Be brief\nuser:Hi\nassistant:"
     assert (request.sampling.temperature, request.sampling.max_tokens, request.sampling.top_p) == (0.25, 3, 1.0)
-
-
-async def set_field(page: Page, name: str, value: str) -> None:
-    field = f"document.querySelector('#settings [name={name}]')"
-    await page.value(f"{field}.value = {json.dumps(value)}; {field}.dispatchEvent(new Event('change'))")
 
 
 async def test_an_answer_follows_a_schema_that_is_json(page: Page, live: Live) -> None:
@@ -122,7 +121,7 @@ async def test_an_answer_follows_a_schema_that_is_json(page: Page, live: Live) -
     await page.until("document.getElementById('settings').open")
     assert live.dispatcher.submitted == []
     await set_field(page, "schema", '{"type": "string"}')
-    live.dispatcher.script = lambda row: say('"Hi"', row)
+    live.dispatcher.script = partial(say, '"Hi"')
     await page.value("document.getElementById('prompt').focus()")
     await page.press("Enter")
     await page.until(ENDED)
@@ -133,17 +132,15 @@ async def test_an_answer_follows_a_schema_that_is_json(page: Page, live: Live) -
 
 async def test_a_tool_is_called_and_the_next_message_is_its_result(page: Page, live: Live) -> None:
     await set_field(page, "tools", json.dumps([CLOCK]))
-    live.dispatcher.script = lambda row: say(OTHER, row)
-    await send(page, "When?")
-    await page.until(ENDED)
+    live.dispatcher.script = partial(say, OTHER)
+    await talk(page, "When?")
     assert await page.value("document.querySelector('.turn.assistant code').textContent") == "clock({})"
     await page.until("document.getElementById('prompt').placeholder === 'The result of clock({})'")
     await page.go(f"{live.url}/chat")
     await page.until("document.getElementById('prompt')?.placeholder === 'The result of clock({})'")
     live.dispatcher.script = answer
-    await send(page, "noon")
-    await page.until(ENDED)
-    prompt = bytes(live.dispatcher.submitted[-1].prompt).decode()
+    await talk(page, "noon")
+    prompt = prompt_of(live)
     assert "user:When?" in prompt and OTHER in prompt and "noon" in prompt
     assert (await page.value(SAID))[-2:] == ["noon", ANSWER]
 
@@ -182,7 +179,7 @@ async def test_an_answer_can_be_stopped_and_asked_for_again(page: Page, live: Li
     await page.value("document.getElementById('retry').click()")
     await page.until(ENDED)
     assert await page.value(SAID) == ["Hi", ANSWER]
-    assert bytes(live.dispatcher.submitted[-1].prompt).decode() == "user:Hi\nassistant:"
+    assert prompt_of(live) == "user:Hi\nassistant:"
 
 
 async def test_the_place_in_the_queue_is_told(page: Page, live: Live) -> None:
@@ -203,9 +200,8 @@ async def test_a_refusal_is_told_and_not_remembered_as_an_answer(page: Page) -> 
 
 async def test_markdown_becomes_nodes_and_markup_of_the_model_stays_text(page: Page, live: Live) -> None:
     assert await render(page, MARKDOWN) == SHOWN
-    live.dispatcher.script = lambda row: say("**a** <img src=x onerror='window.broken = true'>", row)
-    await send(page, "Hi")
-    await page.until(ENDED)
+    live.dispatcher.script = partial(say, "**a** <img src=x onerror='window.broken = true'>")
+    await talk(page, "Hi")
     assert await page.value("document.querySelector('.turn.assistant strong').textContent") == "a"
     assert await page.value("[document.querySelector('.turn img'), window.broken ?? null]") == [None, None]
 
@@ -224,16 +220,14 @@ async def test_marks_that_never_end_take_no_time(page: Page) -> None:
 async def test_nothing_is_wider_than_the_window(page: Page, live: Live, width: int) -> None:
     await page.resize(width, 700)
     await page.until(f"document.documentElement.clientWidth === {width}")
-    live.dispatcher.script = lambda row: say(f"```\n{'x' * 120}\n```\n", row)
-    await send(page, "a" * 60)
-    await page.until(ENDED)
+    live.dispatcher.script = partial(say, f"```\n{'x' * 120}\n```\n")
+    await talk(page, "a" * 60)
     assert await page.value("document.documentElement.scrollWidth") == width
     assert await page.value("document.documentElement.scrollHeight") == 700
 
 
 async def test_a_key_is_asked_for_when_the_server_wants_one(browser: str) -> None:
-    front = Front(access=Access(Keyring(["a-key-of-this-server"])))
-    async with live_server(front=front) as live, opened_page(browser) as page:
+    async with live_server(keys=["a-key-of-this-server"]) as live, opened_page(browser) as page:
         await page.open(f"{live.url}/chat", headers={"Authorization": "Bearer a-key-of-this-server"})
         await page.until("document.getElementById('model')?.textContent === 'fake'")
         await page.send_headers({})

@@ -26,7 +26,7 @@ from tests.models import tiny_embedder
 from tests.scheduler.length.examples import answers, linear, wordless
 from tests.server.lengths import light_predictor
 from tests.server.lengths.light_predictor import FakeEmbedder
-from tests.server.lengths.processes import list_predictors
+from tests.server.lengths.processes import list_predictors, predictor_pid
 
 ROOT = Path(__file__).parents[3]
 QUERIES = (LengthQuery("a b", "c d", 40, 100), LengthQuery("a b", "e", 5, 100))
@@ -90,9 +90,7 @@ async def test_a_real_embedder_works_and_gives_way(setup: Setup, tmp_path_factor
     folder = tiny_embedder.build(tmp_path_factory.mktemp("embedder"))
     with closing(PredictorProcess(replace(setup, folder=folder), timeout=200)) as process:
         await process.start()
-        (child,) = list_predictors()
-        assert child.pid is not None
-        own, its = (os.getpriority(os.PRIO_PROCESS, pid) for pid in (0, child.pid))
+        own, its = (os.getpriority(os.PRIO_PROCESS, pid) for pid in (0, predictor_pid()))
         assert its == min(19, own + PREDICTOR_NICENESS)
         features = [one.features for one in await process.estimate(QUERIES)]
     assert np.array(features) == pytest.approx(embed(Embedder.load(folder, max_tokens=32), QUERIES), abs=1e-5)
@@ -155,9 +153,7 @@ async def test_the_process_learns_comes_back_after_a_kill_and_ends(setup: Setup)
         while (await process.estimate(QUERIES))[0].distribution is None:
             await asyncio.sleep(0)
 
-        (child,) = list_predictors()
-        assert child.pid is not None
-        os.kill(child.pid, signal.SIGKILL)
+        os.kill(predictor_pid(), signal.SIGKILL)
         with pytest.raises(ProcessFailed, match="process is gone"):
             while True:  # it may still have answered one
                 await process.estimate(QUERIES)
@@ -167,10 +163,8 @@ async def test_the_process_learns_comes_back_after_a_kill_and_ends(setup: Setup)
 
 def stop_predictor() -> int:
     """Stop the process that predicts, as SIGSTOP does; returns its number."""
-    (child,) = list_predictors()
-    assert child.pid is not None
-    os.kill(child.pid, signal.SIGSTOP)
-    return child.pid
+    os.kill(number := predictor_pid(), signal.SIGSTOP)
+    return number
 
 
 async def test_a_process_that_stands_still_is_replaced(setup: Setup) -> None:

@@ -4,8 +4,9 @@ import asyncio
 import os
 import pty
 import signal
-from asyncio.subprocess import PIPE, create_subprocess_exec
-from contextlib import closing
+from asyncio.subprocess import PIPE, Process, create_subprocess_exec
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, closing
 from functools import partial
 from pathlib import Path
 
@@ -13,12 +14,9 @@ import pytest
 
 from loadgen.result_file import PROGRAM
 from models.errors import UserError
-from server.access import Access
 from server.cli.commands.chat import Chat, ChatSession
-from server.http.front import Front
-from server.keys import Keyring
 from tests.server.fakes import ANSWER, FakeText, say
-from tests.server.live import Live, live_server
+from tests.server.live import Live, live_server, prompt_of
 
 ROOT = Path(__file__).parents[4]
 DEAD_END = "http://127.0.0.1:1"
@@ -70,8 +68,7 @@ async def test_an_unknown_command_is_named_and_a_path_is_a_message(live: Live) -
 
 
 async def test_a_key_is_brought_where_the_server_wants_one() -> None:
-    front = Front(Access(Keyring(["a-key-for-the-tests"])))
-    async with live_server(front=front) as live:
+    async with live_server(keys=["a-key-for-the-tests"]) as live:
         assert (await chat(live.url, "Hi\n", "--api-key", "a-key-for-the-tests"))[:2] == (0, f"{ANSWER}\n")
         code, out, err = await chat(live.url, "Hi\n")
         assert (code, out) == (1, "") and "Bearer" in err
@@ -92,27 +89,47 @@ async def test_a_turn_that_fails_is_told_and_makes_the_exit_code_1(live: Live) -
     assert "the context holds 256 tokens" in err
 
 
-async def test_ctrl_c_stops_the_answer_and_at_the_prompt_ends_the_conversation(live: Live) -> None:
-    live.dispatcher.pause = 2
+class Terminal:
+    """The command at a terminal, whose output is read from a pipe."""
+
+    def __init__(self, process: Process, leader: int) -> None:
+        self.process, self._leader = process, leader
+
+    def type(self, text: str) -> None:
+        os.write(self._leader, text.encode())
+
+    async def read(self, end: str = "> ") -> str:
+        """What is shown up to there."""
+        assert self.process.stdout is not None
+        return (await self.process.stdout.readuntil(end.encode())).decode().removesuffix(end)
+
+
+@asynccontextmanager
+async def at_terminal(url: str) -> AsyncIterator[Terminal]:
     leader, follower = pty.openpty()
-    command = [*PROGRAM, "chat", "--url", live.url]
+    command = [*PROGRAM, "chat", "--url", url]
     process = await create_subprocess_exec(*command, cwd=ROOT, stdin=follower, stdout=PIPE, stderr=PIPE)
-    assert process.stdout is not None
+    os.close(follower)
     try:
-        await process.stdout.readuntil(b"> ")
-        os.write(leader, b"Hi\n")
-        await process.stdout.readuntil(b"Gr")
-        process.send_signal(signal.SIGINT)
-        await process.stdout.readuntil(b"[stopped]\n> ")
-        await live.dispatcher.until(lambda: len(live.dispatcher.cancelled) == 1)
-        process.send_signal(signal.SIGINT)
-        # A signal that comes between the prompt and the read behind it is seen only when the read returns.
-        os.write(leader, b"\n")
-        _, err = await process.communicate()
-        assert (process.returncode, err) == (0, b"")
+        yield Terminal(process, leader)
     finally:
         os.close(leader)
-        os.close(follower)
+
+
+async def test_ctrl_c_stops_the_answer_and_at_the_prompt_ends_the_conversation(live: Live) -> None:
+    live.dispatcher.pause = 2
+    async with at_terminal(live.url) as terminal:
+        await terminal.read()
+        terminal.type("Hi\n")
+        await terminal.read("Gr")
+        terminal.process.send_signal(signal.SIGINT)
+        await terminal.read("[stopped]\n> ")
+        await live.dispatcher.until(lambda: len(live.dispatcher.cancelled) == 1)
+        terminal.process.send_signal(signal.SIGINT)
+        # A signal that comes between the prompt and the read behind it is seen only when the read returns.
+        terminal.type("\n")
+        _, err = await terminal.process.communicate()
+        assert (terminal.process.returncode, err) == (0, b"")
 
 
 async def test_at_a_terminal_the_place_in_the_queue_is_shown_until_the_answer_begins(live: Live) -> None:
@@ -138,26 +155,18 @@ async def test_at_a_terminal_the_place_in_the_queue_is_shown_until_the_answer_be
 
 
 async def test_at_a_terminal_a_text_may_have_lines(live: Live) -> None:
-    leader, follower = pty.openpty()
-    command = [*PROGRAM, "chat", "--url", live.url]
-    process = await create_subprocess_exec(*command, cwd=ROOT, stdin=follower, stdout=PIPE, stderr=PIPE)
-    os.close(follower)
-    assert process.stdout is not None
-
-    async def enter(line: str, prompt: bytes = b"> ") -> str:
-        os.write(leader, f"{line}\n".encode())
-        return (await process.stdout.readuntil(prompt)).removesuffix(prompt).decode()  # type: ignore[union-attr]
-
-    await process.stdout.readuntil(b"> ")
-    assert await enter('"""one', b"... ") == ""
-    assert await enter('two"""') == f"{ANSWER}\n"
-    (request,) = live.dispatcher.submitted
-    assert FakeText().decode(request.prompt) == "user:one\ntwo\nassistant:"
-    assert await enter("/nothing") == "unknown command /nothing; /help shows what there is\n"
-    os.write(leader, b"\x04")
-    await process.communicate()
-    assert process.returncode == 0
-    os.close(leader)
+    async with at_terminal(live.url) as terminal:
+        await terminal.read()
+        terminal.type('"""one\n')
+        assert await terminal.read("... ") == ""
+        terminal.type('two"""\n')
+        assert await terminal.read() == f"{ANSWER}\n"
+        assert prompt_of(live) == "user:one\ntwo\nassistant:" and len(live.dispatcher.submitted) == 1
+        terminal.type("/nothing\n")
+        assert await terminal.read() == "unknown command /nothing; /help shows what there is\n"
+        terminal.type("\x04")
+        await terminal.process.communicate()
+        assert terminal.process.returncode == 0
 
 
 async def test_an_answer_that_is_stopped_stays_in_the_conversation_as_far_as_it_came(live: Live) -> None:
