@@ -30,25 +30,17 @@ async def test_the_model_answers_under_each_of_its_names_and_without_one(live: L
     assert [reply["model"] for reply in replies] == ["fake", "org/alias", "fake"]
 
 
-async def test_a_stream_tells_the_same_text_as_a_whole_answer(live: Live) -> None:
-    events = await live.stream_chat()
+async def test_a_stream_tells_what_a_whole_answer_does_and_its_usage_in_a_chunk_of_its_own(live: Live) -> None:
+    *events, last = await live.stream_chat(stream_options={"include_usage": True})
+    whole = await live.chat()
     assert text_of(events) == ANSWER
     assert {event["object"] for event in events} == {"chat.completion.chunk"}
     assert len({event["id"] for event in events}) == 1
-    assert [event["choices"][0]["finish_reason"] for event in events] == [None] * (len(events) - 1) + ["stop"]
-
-
-async def test_the_role_comes_with_the_first_text_and_only_there(live: Live) -> None:
-    deltas = [event["choices"][0]["delta"] for event in await live.stream_chat()]
-    assert deltas[0] == {"role": "assistant", "content": "G"}
-    assert not any("role" in delta for delta in deltas[1:])
-
-
-async def test_usage_comes_in_a_chunk_of_its_own_before_the_end_when_asked_for(live: Live) -> None:
-    *events, last = await live.stream_chat(stream_options={"include_usage": True})
-    whole = await live.chat()
-    assert last["choices"] == []
-    assert last["usage"] == whole["usage"]
+    (choices,) = zip(*(event["choices"] for event in events), strict=True)
+    assert [choice["finish_reason"] for choice in choices] == [None] * (len(events) - 1) + ["stop"]
+    assert choices[0]["delta"] == {"role": "assistant", "content": "G"}
+    assert not any("role" in choice["delta"] for choice in choices[1:])
+    assert (last["choices"], last["usage"]) == ([], whole["usage"])
     assert last["metrics"]["generation_time_ms"] >= 0
     assert not any("usage" in event for event in events)
 

@@ -1,7 +1,8 @@
 """The feed of the dashboard: what it tells, to whom, and that it costs nothing and disturbs nobody."""
 
 import asyncio
-from contextlib import AsyncExitStack, aclosing
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from typing import Any
 
 import orjson
@@ -42,6 +43,19 @@ class Theatre:
         self.requests.append(self.dispatcher.submit(range(4), sampling, predicted_length=predicted, priority=priority))
         return self.requests[-1]
 
+    def send(self, predicted: float | None = None) -> Request:
+        """A request that the executor has got."""
+        one = self.submit(predicted)
+        self.dispatcher.dispatch()
+        return one
+
+    @asynccontextmanager
+    async def watched(self) -> AsyncIterator[AsyncIterator[bytes]]:
+        """What follows the first frame."""
+        async with aclosing(self.feed.frames()) as frames:
+            await anext(frames)
+            yield frames
+
     def receive(self, report: Report) -> None:
         self.feed.receive(report)
         self.dispatcher.receive(report)
@@ -68,7 +82,7 @@ def theatre() -> Theatre:
 
 
 async def test_a_viewer_is_told_what_serves_and_then_what_happens(theatre: Theatre) -> None:
-    first, second, third = theatre.submit(predicted=6.4), theatre.submit(), theatre.submit()
+    first, second, third = theatre.submit(6.4), theatre.submit(), theatre.submit()
     theatre.dispatcher.dispatch()
     async with aclosing(theatre.feed.frames()) as frames:
         name, hello = parsed(await anext(frames))
@@ -108,8 +122,7 @@ async def test_clients_are_told_apart_once_there_are_two(theatre: Theatre) -> No
     second.client = "user-1"
     theatre.submit().client = "user-2"
     theatre.dispatcher.dispatch()
-    async with aclosing(theatre.feed.frames()) as frames:
-        await anext(frames)
+    async with theatre.watched() as frames:
         theatre.step(first.row_id, begun=(first.row_id,))
         _, tick = parsed(await anext(frames))
         assert {name: tuple(rest) for name, *rest in tick["clients"]} == {
@@ -124,10 +137,8 @@ async def test_clients_are_told_apart_once_there_are_two(theatre: Theatre) -> No
 
 
 async def test_answers_are_told_once_and_to_newcomers_again(theatre: Theatre) -> None:
-    one = theatre.submit(predicted=3.0)
-    theatre.dispatcher.dispatch()
-    async with aclosing(theatre.feed.frames()) as frames:
-        await anext(frames)
+    one = theatre.send(3.0)
+    async with theatre.watched() as frames:
         theatre.step(one.row_id, begun=(one.row_id,))
         theatre.step(one.row_id, end=FinishReason.STOP)
         ended = [2.0, 4, 2, 3, 0.75, 1.0, 2.0, None, None]
@@ -138,10 +149,8 @@ async def test_answers_are_told_once_and_to_newcomers_again(theatre: Theatre) ->
 
 
 async def test_first_tokens_are_told_when_they_come(theatre: Theatre) -> None:
-    one = theatre.submit()
-    theatre.dispatcher.dispatch()
-    async with aclosing(theatre.feed.frames()) as frames:
-        await anext(frames)
+    one = theatre.send()
+    async with theatre.watched() as frames:
         theatre.step(one.row_id, begun=(one.row_id,))
         tick = parsed(await anext(frames))[1]
         assert (tick["first_tokens"], tick["ended"]) == ([[1.0, 1.0]], [])
@@ -164,17 +173,14 @@ async def test_a_slow_reader_misses_snapshots_and_nothing_is_kept_for_it(theatre
 
 async def test_who_comes_later_gets_the_lanes_of_five_minutes_and_the_figures_of_the_last(theatre: Theatre) -> None:
     """The picture began with the page."""
-    old = theatre.submit()
-    theatre.dispatcher.dispatch()
+    old = theatre.send()
     theatre.step(old.row_id, begun=(old.row_id,))
     theatre.step(old.row_id, end=FinishReason.STOP)
     theatre.clock.time = 310.0
-    one = theatre.submit(predicted=6.0)
-    theatre.dispatcher.dispatch()
+    one = theatre.send(6.0)
     theatre.step(one.row_id, begun=(one.row_id,))
     theatre.step(one.row_id, end=FinishReason.STOP)
-    two = theatre.submit()
-    theatre.dispatcher.dispatch()
+    two = theatre.send()
     theatre.step(two.row_id, begun=(two.row_id,))
     async with aclosing(theatre.feed.frames()) as frames:
         hello = parsed(await anext(frames))[1]
@@ -189,8 +195,7 @@ async def test_who_comes_later_gets_the_lanes_of_five_minutes_and_the_figures_of
 
 async def test_snapshots_are_made_only_while_somebody_looks(theatre: Theatre) -> None:
     assert theatre.feed.viewers == 0
-    async with aclosing(theatre.feed.frames()) as frames:
-        await anext(frames)
+    async with theatre.watched():
         assert theatre.feed.viewers == 1
         assert [task for task in asyncio.all_tasks() if task.get_name() == "dashboard"]
     assert theatre.feed.viewers == 0
@@ -199,8 +204,7 @@ async def test_snapshots_are_made_only_while_somebody_looks(theatre: Theatre) ->
 
 
 async def test_a_fault_of_the_feed_ends_it_and_nothing_else(theatre: Theatre, caplog: pytest.LogCaptureFixture) -> None:
-    async with aclosing(theatre.feed.frames()) as frames:
-        await anext(frames)
+    async with theatre.watched() as frames:
         theatre.feed.receive(ExecutorDied(99, "of which nobody has heard"))
         with pytest.raises(StopAsyncIteration):
             await anext(frames)
@@ -210,10 +214,8 @@ async def test_a_fault_of_the_feed_ends_it_and_nothing_else(theatre: Theatre, ca
 
 
 async def test_an_executor_that_died_leaves_no_row(theatre: Theatre) -> None:
-    one = theatre.submit()
-    theatre.dispatcher.dispatch()
-    async with aclosing(theatre.feed.frames()) as frames:
-        await anext(frames)
+    one = theatre.send()
+    async with theatre.watched() as frames:
         theatre.step(one.row_id, begun=(one.row_id,))
         theatre.receive(ExecutorDied(0, "fire"))
         tick = parsed(await anext(frames))[1]

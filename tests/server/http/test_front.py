@@ -84,24 +84,14 @@ def test_what_a_browser_knows_the_user_by_is_not_for_everybody() -> None:
 KEY = "a-long-key-for-the-tests"
 
 
-@pytest.mark.parametrize(
-    ("host", "allowed"),
-    [
-        ("localhost", True),
-        ("LOCALHOST:8000", True),
-        ("localhost.:8000", True),
-        ("127.0.0.1:8000", True),
-        ("[::1]:8000", True),
-        ("[::1]", True),
-        ("127.0.0.2:9", True),
-        ("llm.example", True),
-        ("", True),
-        ("evil.example", False),
-        ("127.0.0.1.evil.example", False),
-        ("localhost@evil.example", False),
-        ("localhost:8000.evil.example", False),
-    ],
+OURS = (
+    *("localhost", "LOCALHOST:8000", "localhost.:8000", "127.0.0.1:8000", "[::1]:8000", "[::1]", "127.0.0.2:9"),
+    *("llm.example", ""),
 )
+OTHERS = ("evil.example", "127.0.0.1.evil.example", "localhost@evil.example", "localhost:8000.evil.example")
+
+
+@pytest.mark.parametrize(("host", "allowed"), [*((host, True) for host in OURS), *((host, False) for host in OTHERS)])
 def test_a_name_is_compared_whole_without_its_port(host: str, allowed: bool) -> None:
     hosts = local_hosts("127.0.0.2", ["LLM.example"])
     with nullcontext() if allowed else pytest.raises(ApiError):

@@ -199,18 +199,24 @@ LATE_QUERY = LengthQuery("Translate.", "Hello", 3, 8)
 ESTIMATE = Estimate((1.0,), LengthDistribution.certain(5.0))
 
 
-class LateStage:
+class Learned:
+    """What is learned from."""
+
+    def __init__(self) -> None:
+        self.rows: list[ServedRow] = []
+
+    def add(self, row: ServedRow) -> None:
+        self.rows.append(row)
+
+
+class LateStage(Learned):
     """Lengths, and what is told of estimates that come late."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.delays: list[float] = []
         self.heard: list[tuple[int, float | None]] = []
-        self.rows: list[ServedRow] = []
         self.lengths = Lengths(FrontConfig(), "m", learning=cast(Any, self), observe_late=self.delays.append)
-
-    def add(self, row: ServedRow) -> None:
-        """Learn from an answer."""
-        self.rows.append(row)
 
     def note(self, row_id: int, late: Answer) -> Request:
         """A request that has gone on with a guess."""
@@ -277,23 +283,19 @@ async def test_who_ends_just_when_it_comes_hears_nothing(stage: LateStage) -> No
     assert stage.heard == []
 
 
-async def test_an_estimate_that_tells_no_length_is_still_good_to_learn_from(stage: LateStage) -> None:
+@pytest.mark.parametrize(
+    ("estimate", "learned"), [(Estimate((1.0,), None), [((1.0,), 7.0)]), (None, [])], ids=["no length", "failed"]
+)
+async def test_an_estimate_without_a_length_is_told_to_nobody_and_learned_from(
+    stage: LateStage, estimate: Estimate | None, learned: list[object]
+) -> None:
     came = answer()
     one = stage.note(0, came)
-    came.set_result(Estimate((1.0,), None))
+    came.set_result(estimate)
     await asyncio.sleep(0)
     stage.end(one)
     assert (stage.heard, stage.delays) == ([], [])
-    assert [(row.features, row.predicted) for row in stage.rows] == [((1.0,), 7.0)]
-
-
-async def test_a_failed_prediction_tells_nobody_anything(stage: LateStage) -> None:
-    came = answer()
-    one = stage.note(0, came)
-    came.set_result(None)
-    await asyncio.sleep(0)
-    stage.end(one)
-    assert (stage.heard, stage.delays, stage.rows) == ([], [], [])
+    assert [(row.features, row.predicted) for row in stage.rows] == learned
 
 
 CONFIG = FrontConfig(strategy="magnus")
@@ -309,16 +311,6 @@ def ended_request(generated: int = 5, *, replay: int | None = None) -> Request:
 
 def never(request: Request, length: float | None, distribution: LengthDistribution | None) -> None:
     raise AssertionError("nothing comes late")
-
-
-class Learned:
-    """What is learned from."""
-
-    def __init__(self) -> None:
-        self.rows: list[ServedRow] = []
-
-    def add(self, row: ServedRow) -> None:
-        self.rows.append(row)
 
 
 def learned(length: int, *, whole: bool) -> ServedRow:
