@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import fields
 from functools import partial
@@ -36,6 +37,25 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[ServeConfig]:
     monkeypatch.setitem(sys.modules, "server.composition.app", root)
     monkeypatch.setattr("server.process.life.serve", serve)
     return configs
+
+
+def misuse(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    """What a wrong use is told."""
+    with pytest.raises(SystemExit) as caught:
+        cli.main(words)
+    assert caught.value.code == 2
+    return capsys.readouterr().err
+
+
+def run_apart(words: Sequence[str]) -> tuple[list[str], str]:
+    """Lines of a command in a process of its own, the last of which names what is heavy and was imported; errors."""
+    code = (
+        "import sys; from server.cli import main as cli\n"
+        "try: print(cli.main(sys.argv[1:]))\n"
+        "finally: print(sorted({'torch', 'transformers', 'aiohttp', 'numpy'} & set(sys.modules)))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, check=True)
+    return done.stdout.splitlines(), done.stderr
 
 
 def test_serve_takes_its_settings_from_flags_environment_and_file(
@@ -89,10 +109,7 @@ def test_a_model_may_come_from_the_environment(started: list[ServeConfig], monke
     ],
 )
 def test_wrong_usage_exits_with_2(flags: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as caught:
-        cli.main(["serve", *flags])
-    assert caught.value.code == 2
-    told = capsys.readouterr().err
+    told = misuse(capsys, "serve", *flags)
     assert told.startswith("lengthwise serve: error: ") and told.count("\n") == 2
     assert said in told
 
@@ -105,9 +122,8 @@ def test_a_flag_of_another_meaning_is_not_suggested(capsys: pytest.CaptureFixtur
 
 
 def test_a_command_that_is_none_is_told_with_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        cli.main(["srve"])
-    assert capsys.readouterr().err.startswith("lengthwise: error: 'srve' is no command; did you mean serve?\nusage: ")
+    told = misuse(capsys, "srve")
+    assert told.startswith("lengthwise: error: 'srve' is no command; did you mean serve?\nusage: ")
 
 
 def test_without_a_command_there_is_help(capsys: pytest.CaptureFixture[str]) -> None:
@@ -137,15 +153,10 @@ def test_a_journal_that_cannot_be_written_is_told_at_the_start(
 
 def test_a_port_in_use_is_told_before_anything_heavy_is_imported() -> None:
     """It took six seconds."""
-    code = (
-        "import sys; from server.cli import main as cli\n"
-        "print(cli.main(sys.argv[1:]), sorted({'torch', 'transformers', 'aiohttp', 'numpy'} & set(sys.modules)))\n"
-    )
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        command = [sys.executable, "-c", code, "serve", "--port", str(taken.getsockname()[1])]
-        done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert done.stdout == "1 []\n"
-    assert "already in use" in done.stderr
+        out, err = run_apart(("serve", "--port", str(taken.getsockname()[1])))
+    assert out == ["1", "[]"]
+    assert "already in use" in err
 
 
 def test_a_port_in_use_does_not_hide_other_mistakes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -190,14 +201,8 @@ def test_help_names_every_setting_and_its_default(capsys: pytest.CaptureFixture[
 
 
 def test_version_and_help_answer_without_importing_what_is_heavy() -> None:
-    code = (
-        "import sys; from server.cli import main as cli\n"
-        "try: cli.main(sys.argv[1:])\n"
-        "finally: print(sorted({'torch', 'transformers', 'aiohttp', 'numpy'} & set(sys.modules)))\n"
-    )
     for flag, first in (("--version", f"lengthwise {VERSION}"), ("--help", "usage: lengthwise")):
-        command = [sys.executable, "-c", code, flag]
-        lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+        lines, _ = run_apart([flag])
         assert lines[0].startswith(first)
         assert lines[-1] == "[]"
 
@@ -271,10 +276,7 @@ def test_who_watches_a_terminal_is_told_what_is_loaded_before_it_is(
 
 def test_all_wrong_values_of_a_command_line_are_told_at_once(capsys: pytest.CaptureFixture[str]) -> None:
     """Only the first was told."""
-    with pytest.raises(SystemExit) as caught:
-        cli.main(["serve", "--port", "x", "--dtype", "int3", "--strategy", "nope", "--prot", "1"])
-    told = capsys.readouterr().err
-    assert caught.value.code == 2
+    told = misuse(capsys, "serve", "--port", "x", "--dtype", "int3", "--strategy", "nope", "--prot", "1")
     assert all(word in told for word in ("'x'", "'int3'", "nope is none of", "--prot", "did you mean --port?"))
 
 
@@ -283,10 +285,7 @@ def test_experiments_need_a_checkout(
     words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(cli, "_experiments", lambda: None)
-    with pytest.raises(SystemExit) as ended:
-        cli.main(words)
-    assert ended.value.code == 2
-    assert words[-1] in capsys.readouterr().err or words[0] == "paper"
+    assert words[-1] in misuse(capsys, *words) or words[0] == "paper"
 
 
 def test_the_other_commands_do_not_need_them(monkeypatch: pytest.MonkeyPatch) -> None:

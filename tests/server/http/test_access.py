@@ -155,11 +155,16 @@ async def test_calls_that_count_tokens_have_as_large_a_quota_of_their_own(
         assert await live.chat()
 
 
+def keys_file(folder: Path, text: str, mode: int = 0o600) -> Path:
+    file = folder / "keys"
+    file.write_text(text)
+    file.chmod(mode)
+    return file
+
+
 def test_keys_come_from_flags_a_file_and_a_credential_together(tmp_path: Path) -> None:
-    file, credential = tmp_path / "keys", tmp_path / "api-keys"
-    file.write_text("# ours\n\nkey-number-two-0\n  key-number-three  \n")
-    credential.write_text("key-number-four-\n")
-    file.chmod(0o600)
+    file = keys_file(tmp_path, "# ours\n\nkey-number-two-0\n  key-number-three  \n")
+    (tmp_path / "api-keys").write_text("key-number-four-\n")
     keys = load_keys(["key-number-one-0"], file, {"CREDENTIALS_DIRECTORY": str(tmp_path)})
     assert len(keys) == 4
     known = ["key-number-one-0", "key-number-two-0", "key-number-three", "key-number-four-"]
@@ -169,19 +174,14 @@ def test_keys_come_from_flags_a_file_and_a_credential_together(tmp_path: Path) -
 
 @pytest.mark.parametrize("text", ["", "# none\n\n", "two words\n", "\xe4\xf6\xfc\n"])
 def test_a_file_without_usable_keys_keeps_the_server_from_starting_and_is_not_quoted(tmp_path: Path, text: str) -> None:
-    file = tmp_path / "keys"
-    file.write_text(text)
     with pytest.raises(ConfigError) as error:
-        load_keys([], file, {})
+        load_keys([], keys_file(tmp_path, text), {})
     assert "--api-key-file" in str(error.value)
     assert not text.strip("# \n") or text.strip() not in str(error.value)
 
 
 def test_a_key_may_have_a_weight_behind_it(tmp_path: Path) -> None:
-    file = tmp_path / "keys"
-    file.write_text(f"{KEY} 2.5\n{OTHER}\n")
-    file.chmod(0o600)
-    keys = load_keys([], file, {})
+    keys = load_keys([], keys_file(tmp_path, f"{KEY} 2.5\n{OTHER}\n"), {})
     assert [keys.shares[keys.holder(key) or ""] for key in (KEY, OTHER)] == [2.5, 1.0]
 
 
@@ -202,10 +202,7 @@ def test_a_file_that_is_not_there_is_said(tmp_path: Path) -> None:
 def test_keys_that_can_be_guessed_or_read_by_others_are_warned_of_without_showing_them(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    file = tmp_path / "keys"
-    file.write_text("hunter2\n")
-    file.chmod(0o644)
-    load_keys([], file, {})
+    load_keys([], keys_file(tmp_path, "hunter2\n", 0o644), {})
     warnings = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
     assert len(warnings) == 2
     assert "hunter2" not in caplog.text

@@ -68,16 +68,28 @@ async def start(model: str, port: int = 0, timeout: float = 60, stderr: int = PI
     return await create_subprocess_exec(*arguments, cwd=ROOT, stdout=PIPE, stderr=stderr)
 
 
+async def next_line(process: Process) -> bytes:
+    assert process.stdout is not None
+    return await process.stdout.readline()
+
+
+async def signalled(process: Process, said: bytes, number: int) -> tuple[int | None, bytes, bytes]:
+    """Exit code and later output of a process that gets a signal once it has said this line."""
+    assert await next_line(process) == said
+    process.send_signal(number)
+    stdout, stderr = await process.communicate()
+    return process.returncode, stdout, stderr
+
+
 @asynccontextmanager
 async def serving(model: str, timeout: float = 60, stderr: int = PIPE) -> AsyncIterator[Server]:
     process = await start(model, timeout=timeout, stderr=stderr)
-    assert process.stdout is not None
     try:
-        await process.stdout.readline()
-        ready = (await process.stdout.readline()).decode()
+        await next_line(process)
+        ready = (await next_line(process)).decode()
         found = re.fullmatch(r"Lengthwise ready on (http://127\.0\.0\.1:\d+) \(fake, 1 executor, \d+\.\d s\)\n", ready)
         assert found is not None, ready
-        assert (await process.stdout.readline()).endswith(f"lengthwise chat --url {found[1]}\n".encode())
+        assert (await next_line(process)).endswith(f"lengthwise chat --url {found[1]}\n".encode())
         async with aiohttp.ClientSession() as session:
             yield Server(process, found[1], session)
     finally:
@@ -115,9 +127,8 @@ async def test_while_answers_end_new_calls_are_refused_and_a_second_signal_ends_
 async def test_after_a_second_signal_nothing_keeps_the_process(model: str, code: int) -> None:
     """A grammar that was being compiled did, for as long as it took."""
     async with serving(model) as server:
-        assert server.process.stdout is not None
         server.process.send_signal(signal.SIGTERM)
-        assert await server.process.stdout.readline() == b"leaving\n"
+        assert await next_line(server.process) == b"leaving\n"
         server.process.send_signal(signal.SIGTERM)
         async with asyncio.timeout(AT_ONCE):
             assert await server.process.wait() == code
@@ -162,31 +173,19 @@ async def test_a_signal_while_the_program_is_being_imported_ends_it_with_0(numbe
     environ = {**os.environ, "PYTHONPATH": f"{tmp_path}:{ROOT}", "LENGTHWISE_CACHE": str(tmp_path)}
     command = [sys.executable, "-P", "-m", "lengthwise", "serve", "--port", "0"]
     process = await create_subprocess_exec(*command, cwd=tmp_path, env=environ, stdout=PIPE, stderr=PIPE)
-    assert process.stdout is not None
-    assert await process.stdout.readline() == b"importing\n"
-    process.send_signal(number)
-    _, stderr = await process.communicate()
-    assert (process.returncode, stderr) == (0, b"")
+    assert await signalled(process, b"importing\n", number) == (0, b"", b"")
 
 
 async def test_a_signal_while_the_model_loads_ends_the_process_at_once_with_0() -> None:
     process = await start("endless load")
-    assert process.stdout is not None
-    assert await process.stdout.readline() == b"loading endless load\n"
-    process.send_signal(signal.SIGTERM)
-    _, stderr = await process.communicate()
-    assert (process.returncode, stderr) == (0, b"")
+    assert await signalled(process, b"loading endless load\n", signal.SIGTERM) == (0, b"", b"")
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 async def test_a_signal_while_the_model_is_fetched_lets_what_is_half_done_be_cleaned_up(number: int, code: int) -> None:
     """It used to end the process on the spot: pip lived on, and a part of the model stayed in the cache."""
-    process = await start("endless fetch")
-    assert process.stdout is not None
-    assert await process.stdout.readline() == b"fetching\n"
-    process.send_signal(number)
-    stdout, _ = await process.communicate()
-    assert (process.returncode, stdout) == (code, b"cleaned up\n")
+    ended = await signalled(await start("endless fetch"), b"fetching\n", number)
+    assert ended[:2] == (code, b"cleaned up\n")
 
 
 @pytest.mark.parametrize(

@@ -87,8 +87,12 @@ def journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-def test_the_strategy_that_served_comes_out_as_it_was_recorded(journal: Path) -> None:
-    replay = whatif.read_replay(journal, None, 1000)
+@pytest.fixture
+def replay(journal: Path) -> whatif.Replay:
+    return whatif.read_replay(journal, None, 1000)
+
+
+def test_the_strategy_that_served_comes_out_as_it_was_recorded(replay: whatif.Replay) -> None:
     assert (replay.strategy, replay.model, len(replay.recorded), replay.left_out) == ("baton-pd", "tiny", 80, 1)
     found = try_to_end(replay, SETTING, ("srpt", "vs"))
     assert found.slowdown == pytest.approx(SLOWDOWN, rel=0.01)
@@ -100,8 +104,7 @@ def test_the_strategy_that_served_comes_out_as_it_was_recorded(journal: Path) ->
     assert {sizes for _, sizes in found.trials} >= {"", "half the slots", "twice the slots", "one more executor"}
 
 
-def test_the_promises_of_each_order_are_judged_beside_those_that_were_made(journal: Path) -> None:
-    replay = whatif.read_replay(journal, None, 1000)
+def test_the_promises_of_each_order_are_judged_beside_those_that_were_made(replay: whatif.Replay) -> None:
     promised = [one for one in replay.recorded if one.promised is not None]
     found = try_to_end(replay, SETTING, ("lengthwise",))
     assert len(promised) > 60 and found.recorded["promises_kept"] == pytest.approx(
@@ -114,9 +117,8 @@ def test_the_promises_of_each_order_are_judged_beside_those_that_were_made(journ
     assert try_to_end(late, SETTING).recorded["promises_kept"] == 0
 
 
-def test_a_record_that_no_one_speed_explains_is_told_in_a_sentence_and_no_table(journal: Path) -> None:
+def test_a_record_that_no_one_speed_explains_is_told_in_a_sentence_and_no_table(replay: whatif.Replay) -> None:
     """Tables of 38 strategies were shown beside a simulator that was half off."""
-    replay = whatif.read_replay(journal, None, 1000)
     late = [replace(one, end=one.end + 40.0, started=one.started + 3.0) for one in replay.recorded[40:60]]
     uneven = replace(replay, recorded=(*replay.recorded[:40], *late, *replay.recorded[60:]))
     found = try_to_end(uneven, SETTING, ("srpt", "vs"))
@@ -129,9 +131,8 @@ def test_a_record_that_no_one_speed_explains_is_told_in_a_sentence_and_no_table(
     assert "Other programs may have taken the machine's cores" in sentence
 
 
-def test_a_size_that_changes_nothing_is_no_choice(journal: Path) -> None:
+def test_a_size_that_changes_nothing_is_no_choice(replay: whatif.Replay) -> None:
     """Half of a memory that was never full stood in the list as if it were another machine."""
-    replay = whatif.read_replay(journal, None, 1000)
     roomy = replace(SETTING, machine=replace(MACHINE, capacity_tokens=100_000))
     assert "half the memory" not in {sizes for _, sizes in try_to_end(replay, roomy).trials}
 
