@@ -45,7 +45,7 @@ def line(name: str, url: str = CHAT, **fields: object) -> bytes:
 
 
 async def upload(
-    live: Live, content: bytes | BytesIO, *, purpose: str | None = "batch", **headers: str
+    live: Live, content: bytes | BytesIO, purpose: str | None = "batch", **headers: str
 ) -> tuple[int, Any]:
     fields = aiohttp.FormData()
     if purpose is not None:
@@ -65,6 +65,11 @@ async def begin(live: Live, content: bytes, endpoint: str = CHAT) -> str:
 
 def body(file_id: str, endpoint: str = CHAT, **fields: object) -> dict[str, object]:
     return {"input_file_id": file_id, "endpoint": endpoint, "completion_window": "24h", **fields}
+
+
+async def run(live: Live, content: bytes, endpoint: str = CHAT, *, end: str = "completed") -> Any:
+    """A batch of these lines once it has ended so."""
+    return await until(live, await begin(live, content, endpoint), end)
 
 
 async def until(live: Live, name: str, *statuses: str) -> Any:
@@ -94,8 +99,7 @@ async def results(live: Live, file_id: str | None) -> dict[str, Any]:
 
 
 async def test_each_line_gets_its_answer_or_its_error(live: Live) -> None:
-    name = await begin(live, line("a") + b"\n" + line("b", n=2) + line("c", temperature=9) + line("d", stream=True))
-    batch = await until(live, name, "completed")
+    batch = await run(live, line("a") + b"\n" + line("b", n=2) + line("c", temperature=9) + line("d", stream=True))
     assert batch["request_counts"] == {"total": 4, "completed": 2, "failed": 2}
     fine, wrong = await results(live, batch["output_file_id"]), await results(live, batch["error_file_id"])
     assert set(fine) == {"a", "b"} and set(wrong) == {"c", "d"}
@@ -112,7 +116,7 @@ async def test_each_line_gets_its_answer_or_its_error(live: Live) -> None:
 async def test_no_line_of_results_ends_within_it(live: Live) -> None:
     """Clients that read by str.splitlines broke on lines with U+2028 in an answer, or in a name of their own."""
     live.dispatcher.script = partial(say, "x\u2028y\x85z")
-    batch = await until(live, await begin(live, line("a\u2029b")), "completed")
+    batch = await run(live, line("a\u2029b"))
     raw = (await live.get(f"/v1/files/{batch['output_file_id']}/content")).body.decode()
     (one,) = map(orjson.loads, raw.splitlines())
     assert one["custom_id"] == "a\u2029b"
@@ -121,7 +125,7 @@ async def test_no_line_of_results_ends_within_it(live: Live) -> None:
 
 async def test_completions_too(live: Live) -> None:
     one = {"custom_id": "a", "method": "POST", "url": "/v1/completions", "body": {"prompt": "x", "max_tokens": 40}}
-    batch = await until(live, await begin(live, orjson.dumps(one), "/v1/completions"), "completed")
+    batch = await run(live, orjson.dumps(one), "/v1/completions")
     (told,) = (await results(live, batch["output_file_id"])).values()
     assert told["response"]["body"]["choices"][0]["text"] == ANSWER
 
@@ -216,14 +220,14 @@ async def test_what_the_dispatcher_refuses_for_now_is_asked_again(live: Live, mo
         return submit(*args, **fields)
 
     monkeypatch.setattr(live.dispatcher, "submit_all", refuse)
-    batch = await until(live, await begin(live, line("a")), "completed")
+    batch = await run(live, line("a"))
     assert batch["request_counts"] == {"total": 1, "completed": 1, "failed": 0}
 
 
 async def test_a_window_that_closes_tells_of_each_line(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("server.batches.batch.WINDOW", 0)
     live.dispatcher.pause = 0
-    batch = await until(live, await begin(live, line("a") + line("b")), "expired")
+    batch = await run(live, line("a") + line("b"), end="expired")
     assert batch["request_counts"] == {"total": 2, "completed": 0, "failed": 2}
     wrong = await results(live, batch["error_file_id"])
     assert {one["error"]["code"] for one in wrong.values()} == {"batch_expired"}
@@ -244,7 +248,7 @@ INPUTS = {
 @pytest.mark.parametrize("case", INPUTS)
 async def test_a_bad_input_fails_as_a_whole_and_says_where(live: Live, case: str) -> None:
     content, code, number = INPUTS[case]
-    batch = await until(live, await begin(live, content), "failed")
+    batch = await run(live, content, end="failed")
     (error,) = batch["errors"]["data"]
     assert (error["code"], error["line"]) == (code, number)
     assert not live.dispatcher.submitted
@@ -323,10 +327,8 @@ async def test_forms_made_to_break_their_reader_are_refused_at_once(live: Live, 
     """Some were answered 500, and one of 1.5 MB held the event loop for 10 s."""
     boundary = b"y" * 60 if "longer" in case else b"x"
     content, said = FORMS[case]
-    kind, data = (
-        f"multipart/form-data; boundary={boundary.decode()}",
-        BytesIO(content.replace(b"--x", b"--" + boundary)),
-    )
+    kind = f"multipart/form-data; boundary={boundary.decode()}"
+    data = BytesIO(content.replace(b"--x", b"--" + boundary))
     status, reply = await live.post("/v1/files", data, content_type=kind)
     assert status == 400 and said in reply["error"]["message"]
     assert b"file-" not in (await live.get("/v1/files")).body
@@ -394,8 +396,8 @@ async def test_a_key_sees_only_its_own(tmp_path: Path) -> None:
             assert (await live.get(f"/v1/files/{file['id']}/content", **headers)).status == expected
             status, batch = await live.post("/v1/batches", body(file["id"]), **headers)
             assert status == expected
-        for headers, expected in ((other, 404), (mine, 200)):
-            assert (await live.get(f"/v1/batches/{batch['id']}", **headers)).status == expected
+        own = f"/v1/batches/{batch['id']}"
+        assert [(await live.get(own, **headers)).status for headers in (other, mine)] == [404, 200]
         assert (await live.get("/v1/batches", **other)).json["data"] == []
 
 
@@ -414,7 +416,7 @@ async def test_lines_count_in_their_keys_quota_and_leave_half(tmp_path: Path, mo
 
 async def test_lines_spend_tokens(tmp_path: Path) -> None:
     async with server(tmp_path, admission=Admission(tokens_per_minute=10**6)) as live:
-        batch = await until(live, await begin(live, line("a") + line("b")), "completed")
+        batch = await run(live, line("a") + line("b"))
         replies = (await results(live, batch["output_file_id"])).values()
         spent = sum(one["response"]["body"]["usage"]["total_tokens"] for one in replies)
         assert spent and live.app[ACCESS].quota._uses[ALL].tokens.total == spent

@@ -163,11 +163,11 @@ async def test_keys_and_quotas_count_and_the_end_turns_calls_away() -> None:
 
 async def test_a_batch_embeds_too(tmp_path: Path) -> None:
     from server.http.service import FilesPlace
-    from tests.server.api.batches.test_batches import begin, line, results, until
+    from tests.server.api.batches.test_batches import line, results, run
 
     lines = line("a", URL, input="hello") + line("b", URL, input="x" * 9)
     async with server(files=FilesPlace(tmp_path, 10**6)) as live:
-        batch = await until(live, await begin(live, lines, URL), "completed")
+        batch = await run(live, lines, URL)
         fine, wrong = [await results(live, batch[name]) for name in ("output_file_id", "error_file_id")]
     assert fine["a"]["response"]["body"]["data"][0]["embedding"] == [104.0, 111.0, 5.0]
     assert wrong["b"]["response"]["status_code"] == 400
