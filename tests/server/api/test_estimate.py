@@ -1,7 +1,7 @@
 """Estimates of calls: before they are made, in answers, in headers; and only for clients that ask."""
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -81,17 +81,6 @@ async def test_an_estimate_draws_no_seed() -> None:
         assert next(seeds) == 0
 
 
-@pytest.fixture
-async def locked() -> AsyncIterator[Live]:
-    async with live_server(keys=[KEY]) as live:
-        yield live
-
-
-async def test_an_estimate_needs_a_key_like_all_else(locked: Live) -> None:
-    assert (await ask(locked, ESTIMATE, chat_body()))[0] == 401
-    assert (await ask(locked, ESTIMATE, chat_body(), **bearer(KEY)))[0] == 200
-
-
 class AskedHistory:
     """Lengths by the history alone, as a server without a forest predicts them."""
 
@@ -154,13 +143,14 @@ async def test_a_request_under_way_tells_what_was_expected_when_it_came(live: Li
     await call
 
 
-async def test_a_client_is_its_key_or_its_address_and_who_it_says_it_is(live: Live, locked: Live) -> None:
+async def test_a_client_is_its_key_or_its_address_and_who_it_says_it_is(live: Live) -> None:
     for fields in ({}, {"user": "ann"}, {"user": "bob"}):
         await ask(live, CHAT, chat_body(**fields))
     address, ann, bob = (request.client for request in live.dispatcher.submitted)
     assert address.startswith("address-") and ann.startswith(f"{address}/user-") and ann != bob
     assert "ann" not in ann and "127.0.0.1" not in address
-    await ask(locked, CHAT, chat_body(user="ann"), **bearer(KEY))
+    async with live_server(keys=[KEY]) as locked:
+        await ask(locked, CHAT, chat_body(user="ann"), **bearer(KEY))
     assert [locked.dispatcher.submitted[0].client] == list(Keyring([KEY]).shares)
 
 

@@ -263,12 +263,6 @@ async def test_a_client_that_leaves_cancels_its_requests(live: Live, stream: boo
     assert live.dispatcher.table.requests_running == 0
 
 
-async def test_a_request_that_has_ended_is_not_cancelled(live: Live) -> None:
-    await live.stream_chat(n=2)
-    await live.chat()
-    assert live.dispatcher.cancelled == []
-
-
 def flood(request: RowSpec) -> Iterable[RowUpdate]:
     while True:
         yield RowUpdate(request.row_id, (65,), "A" * 1_000_000)

@@ -33,18 +33,6 @@ def variable_value(value: object) -> str:
     return ",".join(value) if isinstance(value, tuple) else str(value)
 
 
-def test_the_command_line_wins_over_the_environment_over_the_file_over_the_default(tmp_path: Path) -> None:
-    file = write(tmp_path, "port = 1\nmax_num_seqs = 1\nexecutors = 1\n")
-    environ = {"LENGTHWISE_PORT": "2", "LENGTHWISE_MAX_NUM_SEQS": "2"}
-    config = load_config({"port": 3}, environ, file)
-    assert (config.port, config.max_num_seqs, config.executors) == (3, 2, 1)
-    assert config.host == "127.0.0.1"
-
-
-def test_nothing_given_is_the_defaults() -> None:
-    assert load_config({}, {}, None) == ServeConfig()
-
-
 CHECKED: Mapping[str, object] = {
     "strategy": "baton-pd",
     "device": "cpu",

@@ -23,63 +23,49 @@ def sampling_params(body: ChatBody | CompletionBody, model: ServedModel, prompt_
     return list_sampling(body, [Prompt((1,) * prompt_length)], model)[-1][-1]
 
 
-async def test_the_models_own_recommendations_fill_what_a_request_leaves_out(live: Live) -> None:
-    sampling = sampling_params(ChatBody(messages=MESSAGES), live.service.model, 10)
-    assert (sampling.temperature, sampling.top_k, sampling.top_p, sampling.min_p) == (0.7, 40, 1.0, 0.0)
-
-
-async def test_what_a_request_says_wins_even_when_it_is_zero(live: Live) -> None:
-    sampling = sampling_params(ChatBody(messages=MESSAGES, temperature=0, top_k=0), live.service.model, 10)
-    assert (sampling.temperature, sampling.top_k) == (0, 0)
-
-
-async def test_a_top_k_of_minus_one_is_off(live: Live) -> None:
-    assert sampling_params(ChatBody(messages=MESSAGES, top_k=-1), live.service.model, 10).top_k == 0
-
-
-async def test_a_top_p_of_zero_is_greedy(live: Live) -> None:
-    assert sampling_params(ChatBody(messages=MESSAGES, top_p=0), live.service.model, 10).temperature == 0
-    assert sampling_params(ChatBody(messages=MESSAGES, top_p=0.01), live.service.model, 10).temperature == 0.7
+@pytest.mark.parametrize(
+    ("asked", "meant"),
+    [
+        ({}, {"temperature": 0.7, "top_k": 40, "top_p": 1.0, "min_p": 0.0}),  # as the model recommends
+        ({"temperature": 0, "top_k": 0}, {"temperature": 0, "top_k": 0}),  # what is said wins even when it is zero
+        ({"top_k": -1}, {"top_k": 0}),
+        ({"top_p": 0}, {"temperature": 0}),
+        ({"top_p": 0.01}, {"temperature": 0.7}),
+        ({"stop": "end"}, {"stop": ("end",)}),
+        ({"logprobs": True}, {"logprobs": 0}),
+        ({"logprobs": False}, {"logprobs": None}),
+    ],
+)
+async def test_fields_mean_what_they_do_elsewhere(live: Live, asked: dict[str, Any], meant: dict[str, object]) -> None:
+    sampling = sampling_params(ChatBody(messages=MESSAGES, **asked), live.service.model, 10)
+    assert {name: getattr(sampling, name) for name in meant} == meant
 
 
 async def test_as_many_stop_texts_are_taken_as_any_client_sends(live: Live) -> None:
     stops = [f"<stop {place}>" for place in range(257)]
-    for path, field in (
-        ("/v1/chat/completions", "stop"),
-        ("/v1/completions", "stop"),
-        ("/v1/messages", "stop_sequences"),
-    ):
-        body = {"prompt": "Hi", "max_tokens": 5} if path == "/v1/completions" else chat_body(max_tokens=5)
+    for path, field in ((CHAT, "stop"), (COMPLETIONS, "stop"), ("/v1/messages", "stop_sequences")):
+        body = {"prompt": "Hi", "max_tokens": 5} if path == COMPLETIONS else chat_body(max_tokens=5)
         await live.obtain(path, body | {field: stops[1:]})
         assert len(live.dispatcher.submitted[-1].sampling.stop) == 256
         assert (await live.post(path, body | {field: stops}))[0] == 400
 
 
 async def test_every_field_reaches_the_engine(live: Live) -> None:
-    body = CompletionBody(
-        prompt="Hi",
-        max_tokens=9,
-        top_p=0.5,
-        min_p=0.1,
-        presence_penalty=1,
-        frequency_penalty=-1,
-        repetition_penalty=1.5,
-        logit_bias={"3": -2, "4": 2.5},
-        min_tokens=2,
-        ignore_eos=True,
-        stop=["a", "b"],
-        stop_token_ids=[5],
-        include_stop_str_in_output=True,
-        logprobs=3,
-        echo=True,
-        prompt_logprobs=1,
-    )
+    as_given: dict[str, Any] = {
+        **{"max_tokens": 9, "top_p": 0.5, "min_p": 0.1, "min_tokens": 2, "ignore_eos": True},
+        **{
+            "presence_penalty": 1,
+            "frequency_penalty": -1,
+            "repetition_penalty": 1.5,
+            "include_stop_str_in_output": True,
+        },
+    }
+    lists: dict[str, Any] = {"logit_bias": {"3": -2, "4": 2.5}, "stop": ["a", "b"], "stop_token_ids": [5]}
+    body = CompletionBody(prompt="Hi", **as_given, **lists, logprobs=3, echo=True, prompt_logprobs=1)
     sampling = sampling_params(body, live.service.model, 10)
-    assert (sampling.max_tokens, sampling.top_p, sampling.min_p) == (9, 0.5, 0.1)
-    assert (sampling.presence_penalty, sampling.frequency_penalty, sampling.repetition_penalty) == (1, -1, 1.5)
+    assert {name: getattr(sampling, name) for name in as_given} == as_given
     assert sampling.logit_bias == ((3, -2.0), (4, 2.5))
-    assert (sampling.min_tokens, sampling.ignore_eos, sampling.stop_token_ids) == (2, True, (5,))
-    assert (sampling.stop, sampling.include_stop_str_in_output) == (("a", "b"), True)
+    assert (sampling.stop, sampling.stop_token_ids) == (("a", "b"), (5,))
     assert (sampling.logprobs, sampling.prompt_logprobs) == (3, 3)
 
 
@@ -93,15 +79,6 @@ async def test_nul_is_a_character_like_others(live: Live) -> None:
     reply = await live.obtain("/v1/responses", {"instructions": "\0", "input": "a\0", "store": False})
     status, reply = await live.post("/tokenize", {"prompt": "a\0"})
     assert (status, reply["tokens"]) == (200, [97, 0])
-
-
-async def test_one_stop_string_may_come_without_a_list(live: Live) -> None:
-    assert sampling_params(ChatBody(messages=MESSAGES, stop="end"), live.service.model, 10).stop == ("end",)
-
-
-async def test_chat_logprobs_without_alternatives_report_the_tokens_alone(live: Live) -> None:
-    assert sampling_params(ChatBody(messages=MESSAGES, logprobs=True), live.service.model, 10).logprobs == 0
-    assert sampling_params(ChatBody(messages=MESSAGES, logprobs=False), live.service.model, 10).logprobs is None
 
 
 @pytest.mark.parametrize(
@@ -191,10 +168,7 @@ async def test_a_length_reaches_the_engine_from_both_endpoints_and_for_every_cho
 @pytest.mark.parametrize(
     ("fields", "param", "code"),
     [
-        ({"replay_tokens": 0}, "replay_tokens", "invalid_value"),
-        ({"replay_tokens": -1}, "replay_tokens", "invalid_value"),
-        ({"replay_tokens": 1.5}, "replay_tokens", "invalid_value"),
-        ({"replay_tokens": "5"}, "replay_tokens", "invalid_value"),
+        *(({"replay_tokens": one}, "replay_tokens", "invalid_value") for one in (0, -1, 1.5, "5")),
         ({"replay_tokens": 2**40}, "replay_tokens", "context_length_exceeded"),
         ({"replay_tokens": 255}, "replay_tokens", "context_length_exceeded"),
         ({"replay_tokens": 3, "min_tokens": 4}, "min_tokens", "invalid_request"),
@@ -209,10 +183,8 @@ async def test_an_impossible_length_is_refused(
 
 
 async def test_the_longest_length_that_fits_the_context_is_taken(replaying: Live) -> None:
-    assert (
-        sampling_params(ChatBody(messages=MESSAGES, replay_tokens=246), replaying.service.model, 10).replay_tokens
-        == 246
-    )
+    body = ChatBody(messages=MESSAGES, replay_tokens=246)
+    assert sampling_params(body, replaying.service.model, 10).replay_tokens == 246
 
 
 async def test_a_length_beyond_max_tokens_is_taken_and_cut_there(replaying: Live) -> None:
