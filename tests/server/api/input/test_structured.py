@@ -336,7 +336,8 @@ class Failing:
 
 
 async def test_what_is_no_fault_of_the_grammar_is_told_as_that() -> None:
-    full, roomy = (Grammars(FakeText().to_json, FakeText.VOCAB, {END}, **bound) for bound in ({"held": -1}, {}))
+    vocabulary = (FakeText().to_json, FakeText.VOCAB, {END})
+    full, roomy = Grammars(*vocabulary, held=-1), Grammars(*vocabulary)
     for compiler, told in (
         (GrammarCompiler(full, cast(Any, InThread(roomy))), (429, "too_many_grammars")),
         (GrammarCompiler(roomy, cast(Any, Failing())), (503, "unavailable")),
