@@ -123,9 +123,7 @@ async def test_a_body_that_never_ends_is_408_and_its_connection_ends() -> None:
         assert await reader.read() == b""
 
 
-async def test_bytes_that_are_not_http_are_refused_with_a_quiet_log(
-    live: Live, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_bytes_that_are_not_http_are_refused_quietly(live: Live, caplog: pytest.LogCaptureFixture) -> None:
     caplog.handler.addFilter(quiet_broken_requests)
     async with live.connect() as (reader, writer):
         writer.write(b"\x16\x03\x01 nonsense\r\n\r\n")

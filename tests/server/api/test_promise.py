@@ -55,9 +55,7 @@ async def test_a_stream_that_asks_for_progress_is_told_by_when_it_ends(live: Liv
 
 @pytest.mark.parametrize("path", [CHAT, "/v1/messages"])
 @pytest.mark.parametrize("in_header", [False, True], ids=["field", "header"])
-async def test_a_promise_that_can_be_kept_is_given_and_any_other_refused_with_the_nearest(
-    live: Live, path: str, in_header: bool
-) -> None:
+async def test_a_promise_that_can_be_kept_is_given_and_others_refused(live: Live, path: str, in_header: bool) -> None:
     async def asked(**promise: Any) -> tuple[int, Any, Any]:
         if in_header:
             return await ask(live, path, MESSAGES, **{HEADER: orjson.dumps(promise).decode()})

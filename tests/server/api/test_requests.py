@@ -190,9 +190,7 @@ async def turns(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[list[int]]:
         yield seen
 
 
-async def test_others_go_on_while_a_long_list_is_made(
-    live: Live, turns: list[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_others_go_on_while_a_list_is_made(live: Live, turns: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     """With 1,000 rows running and 10,000 calls in line it took two seconds of the event loop in one piece."""
     monkeypatch.setattr(requests, "PIECE", 2)
     for _ in range(4):

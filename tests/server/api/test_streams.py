@@ -234,9 +234,7 @@ async def test_when_one_of_several_answers_fails_the_others_are_cancelled(live: 
     assert live.dispatcher.table.requests_running == 0
 
 
-async def test_an_unforeseen_failure_in_a_stream_is_told_in_the_log(
-    live: Live, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_an_unforeseen_failure_in_a_stream_is_logged(live: Live, caplog: pytest.LogCaptureFixture) -> None:
     def broken(request: RowSpec) -> Iterable[RowUpdate]:
         first, *_ = answer(request)
         yield structs.replace(first, logprobs=("no logprob",))
@@ -288,9 +286,7 @@ async def test_old_clients_without_chunks_get_a_stream_that_ends_with_the_connec
     assert text_of(parse_events(events)) == ANSWER
 
 
-async def test_a_thousand_clients_leave_nothing_behind_at_any_time(
-    live: Live, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_thousand_clients_leave_nothing_behind(live: Live, caplog: pytest.LogCaptureFixture) -> None:
     async def leave(turns: int) -> None:
         async with live.connect() as (_, writer):
             writer.write(raw_post(CHAT, chat_body(stream=turns % 2 == 0, n=1 + turns % 3)))

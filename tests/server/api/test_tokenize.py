@@ -57,9 +57,7 @@ async def test_tokens_are_joined_with_control_tokens_written_out(live: Live) -> 
         ("/detokenize", {"tokens": [1], "model": "other"}, 404, "model"),
     ],
 )
-async def test_what_cannot_be_joined_is_refused(
-    live: Live, path: str, body: object, status: int, param: str | None
-) -> None:
+async def test_wrong_bodies_are_refused(live: Live, path: str, body: object, status: int, param: str | None) -> None:
     answered, reply = await live.post(path, body)
     assert (answered, reply["error"]["param"]) == (status, param), reply
 

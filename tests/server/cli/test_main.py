@@ -168,9 +168,7 @@ def test_a_port_in_use_does_not_hide_other_mistakes(tmp_path: Path, capsys: pyte
         assert mistake in told
 
 
-def test_a_wrong_configuration_ends_with_78(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_wrong_setting_ends_with_78(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setenv("LENGTHWISE_PORT", "x")
     assert cli.main(["serve"]) == 78
     assert (

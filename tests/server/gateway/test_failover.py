@@ -169,9 +169,7 @@ async def test_clients_that_leave_are_not_their_backends_fault(stream: bool, mon
         *((b"500", b"theirs", 1), (b"400", b"theirs", 1), (b"503", b"model_not_fetched", 1)),
     ],
 )
-async def test_an_only_backend_is_asked_again_and_then_its_answer_passed_on(
-    status: bytes, code: bytes, asked: int
-) -> None:
+async def test_an_only_backend_is_asked_again_then_believed(status: bytes, code: bytes, asked: int) -> None:
     body = b'{"error": "%b"}' % code
     only = Hostile(answer(body, b"Retry-After: 7", status=status + b" No", kind=b"application/json"))
     async with gateway(only) as gate:

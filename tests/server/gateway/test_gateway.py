@@ -79,9 +79,7 @@ async def test_other_paths_are_passed_on_and_the_gateway_tells_of_itself() -> No
 
 
 @pytest.mark.parametrize("truth", [1, 3, 4, 32])
-async def test_slots_are_within_one_of_the_truth_within_a_second_of_steps(
-    truth: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_slots_are_within_one_of_the_truth_in_a_second(truth: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """In steps of 5 ms of a clock of their own, each of which begins when all that came of the one before has
     happened.
     """

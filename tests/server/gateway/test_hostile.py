@@ -210,9 +210,7 @@ PAGES: Mapping[str, tuple[str, bytes]] = {
 
 @pytest.mark.usefixtures("quick")
 @pytest.mark.parametrize("page", PAGES)
-async def test_nothing_that_a_backend_says_of_itself_ends_the_gateway(
-    page: str, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_nothing_a_backend_says_of_itself_ends_the_gateway(page: str, caplog: pytest.LogCaptureFixture) -> None:
     path, body = PAGES[page]
     hostile = Hostile(pages={path: body})
     caplog.set_level(logging.INFO, "server.gateway.probe")
@@ -451,9 +449,7 @@ NUMBERS = ("deadline_ms", "max_tokens", "max_completion_tokens", "max_output_tok
 
 
 @pytest.mark.parametrize("digits", [20, 400, 5000])
-async def test_numbers_of_many_digits_are_refused_before_they_are_sent(
-    digits: int, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_numbers_of_many_digits_are_refused_unsent(digits: int, caplog: pytest.LogCaptureFixture) -> None:
     hostile = Hostile()
     async with gateway(hostile) as gate:
         for name in NUMBERS:

@@ -88,9 +88,7 @@ def keep_forest(cache: Path, about_embedder: str) -> None:
     save(forest_path(cache, "tiny"), linear(1000), Manifest(about_embedder, 32, Growth(trees=5)))
 
 
-async def test_without_a_forest_earlier_answers_are_the_guess_and_features_kept(
-    config: ServeConfig, cache: Path
-) -> None:
+async def test_without_a_forest_earlier_answers_are_the_guess(config: ServeConfig, cache: Path) -> None:
     async with lengths_of(config) as lengths:
         first, second = await serve(lengths, 5), await serve(lengths, 7)
         assert (first.length, first.source) == (100, Source.MAX_TOKENS)
@@ -105,9 +103,7 @@ async def test_without_a_forest_earlier_answers_are_the_guess_and_features_kept(
 
 
 @pytest.mark.parametrize(("cache_size", "cached"), [(0, []), (8, ["1"])])
-async def test_serving_begins_when_it_is_warm(
-    config: ServeConfig, cache: Path, cache_size: int, cached: list[str]
-) -> None:
+async def test_serving_begins_when_warm(config: ServeConfig, cache: Path, cache_size: int, cached: list[str]) -> None:
     cache.mkdir()
     async with lengths_of(replace(config, length_cache_size=cache_size), light_predictor.note):
         # Instructions and user inputs: of a query alone, of a batch; and a text as the length cache has it embedded.
@@ -216,9 +212,7 @@ async def test_answers_of_a_model_with_other_embeddings_are_not_learned_from(con
         assert (await serve(lengths, query=asking(3))).source is Source.MAX_TOKENS
 
 
-async def test_a_failing_default_is_told_once_and_all_go_on(
-    config: ServeConfig, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_failing_default_is_told_once(config: ServeConfig, caplog: pytest.LogCaptureFixture) -> None:
     async with own_lengths(config) as lengths:
         beyond = replace(QUERY, tokens=(10**6,))  # no embedding has this number
         assert [(await lengths.predict(beyond, PARAMS)) is not None for _ in range(3)] == [True] * 3
@@ -278,9 +272,7 @@ async def test_where_nobody_predicts_requests_are_recorded_all_the_same(config: 
     assert [(one.predicted, one.generated) for one in journalled(cache)] == [(None, 5)]
 
 
-async def test_without_a_journal_nothing_is_written_and_what_is_served_is_learned_from_all_the_same(
-    config: ServeConfig, cache: Path
-) -> None:
+async def test_without_a_journal_what_is_served_is_learned_from(config: ServeConfig, cache: Path) -> None:
     async with lengths_of(replace(config, no_journal=True)) as lengths:
         await serve(lengths)
         assert isinstance(lengths.learning, Learning)

@@ -97,9 +97,7 @@ def test_names_with_spaces_and_percent_signs_stay_whole() -> None:
     assert "ExecStart=/opt/my\\x20models/100%%/lengthwise serve " in text
 
 
-def test_instances_of_a_template_share_models_and_keys_alone(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_instances_of_a_template_share_models_and_keys(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert install(tmp_path, "--template") == 0
     text = (tmp_path / "etc/systemd/system/lengthwise@.service").read_text()
     assert set(re.findall(r".*%i.*", text)) == {
