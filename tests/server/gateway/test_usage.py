@@ -18,38 +18,40 @@ def lines(*events: Any) -> bytes:
 USAGE = {"completion_tokens": 5, "prompt_tokens": 7}
 
 
+# what is malformed beside it is no matter; echoes of what a client wrote, and what is no count, are none
+COUNTED: dict[bytes, int] = {
+    json.dumps({"usage": USAGE}, indent=1).encode(): 5,
+    json.dumps({"usage": {"input_tokens": 9, "output_tokens": 6}}).encode(): 6,
+    b'{"id": "\xff", "choices": 7, "created": %b, "usage": {"completion_tokens": 5}}' % (b"9" * 5000): 5,
+    b'{"usage": {"completion_tokens": "x", "output_tokens": 6, "cost": 1e999}}': 6,
+}
+UNCOUNTED: tuple[bytes, ...] = (
+    json.dumps({"detail": [{"input": {"usage": USAGE}}]}).encode(),
+    json.dumps({"input": {"response": {"usage": USAGE}}, "text": json.dumps({"usage": USAGE})}).encode(),
+    b'{"usage": {"completion_tokens": -5}}',
+    b'{"usage": {"completion_tokens": 5.5}}',
+    b'{"usage": {"completion_tokens": %b}}' % (b"9" * 5000),
+    b'{"usage": ' + b"[" * 100_000,
+    b'{"x": "\xff", "usage": 3',
+    b"",
+)
+OF_STREAMS: dict[bytes, int | None] = {
+    lines({"choices": []}, {"choices": [], "usage": USAGE}) + b"data: [DONE]\n\n": 5,
+    b'data:{"usage":{"completion_tokens":5}}\n\ndata: [DONE]\n\n': 5,
+    lines({"usage": {"output_tokens": 8}}, {"type": "message_stop"}): 8,
+    lines({"type": "response.completed", "response": {"usage": {"output_tokens": 4}}}): 4,
+    b'","usage":null}\n\n' + lines({"usage": USAGE}, {"usage": None}): 5,
+    lines({"choices": [{"delta": {"content": '"usage": {"completion_tokens": 9}'}}]}): None,
+    b"\n" * 100_000: None,
+}
+
+
 @pytest.mark.parametrize(
     ("tail", "streams", "tokens"),
     [
-        (json.dumps({"usage": USAGE}, indent=1).encode(), False, 5),
-        (json.dumps({"usage": {"input_tokens": 9, "output_tokens": 6}}).encode(), False, 6),
-        (lines({"choices": []}, {"choices": [], "usage": USAGE}) + b"data: [DONE]\n\n", True, 5),
-        (b'data:{"usage":{"completion_tokens":5}}\n\ndata: [DONE]\n\n', True, 5),
-        (lines({"usage": {"output_tokens": 8}}, {"type": "message_stop"}), True, 8),
-        (lines({"type": "response.completed", "response": {"usage": {"output_tokens": 4}}}), True, 4),
-        (b'","usage":null}\n\n' + lines({"usage": USAGE}, {"usage": None}), True, 5),
-        # beside what is malformed
-        (
-            b'{"id": "\xff", "choices": 7, "created": %b, "usage": {"completion_tokens": 5}}' % (b"9" * 5000),
-            False,
-            5,
-        ),
-        (b'{"usage": {"completion_tokens": "x", "output_tokens": 6, "cost": 1e999}}', False, 6),
-        # echoes of what a client wrote, and what is no count
-        (json.dumps({"detail": [{"input": {"usage": USAGE}}]}).encode(), False, None),
-        (
-            json.dumps({"input": {"response": {"usage": USAGE}}, "text": json.dumps({"usage": USAGE})}).encode(),
-            False,
-            None,
-        ),
-        (lines({"choices": [{"delta": {"content": '"usage": {"completion_tokens": 9}'}}]}), True, None),
-        (b'{"usage": {"completion_tokens": -5}}', False, None),
-        (b'{"usage": {"completion_tokens": 5.5}}', False, None),
-        (b'{"usage": {"completion_tokens": %b}}' % (b"9" * 5000), False, None),
-        (b'{"usage": ' + b"[" * 100_000, False, None),
-        (b'{"x": "\xff", "usage": 3', False, None),
-        (b"\n" * 100_000, True, None),
-        (b"", False, None),
+        *((tail, False, tokens) for tail, tokens in COUNTED.items()),
+        *((tail, False, None) for tail in UNCOUNTED),
+        *((tail, True, tokens) for tail, tokens in OF_STREAMS.items()),
     ],
 )
 def test_tokens_are_read_from_the_answers_own_place(tail: bytes, streams: bool, tokens: int | None) -> None:

@@ -24,6 +24,7 @@ from scheduler.wait_estimate.completion import Expected
 from server.config import FrontConfig
 from server.lengths.instruction import InstructionSplit
 from server.lengths.lengths import Lengths, Revise
+from tests.scheduler.entries import request_entry
 from tests.scheduler.fakes import request
 from tests.server.live import Live, chat_body, live_server
 
@@ -355,24 +356,9 @@ def test_a_finished_request_is_recorded_without_its_texts(path: Path) -> None:
     stage.end(ended_request(), FinishReason.STOP)
     (entry,) = stage.requests()
     assert before <= entry.finished_at <= time.time()
-    assert entry == RequestEntry(
-        finished_at=entry.finished_at,
-        model="tiny",
-        strategy="magnus",
-        outcome="stop",
-        input_length=4,
-        user_input_length=3,
-        max_tokens=8,
-        generated=5,
-        predicted=6.5,
-        source="forest",
-        assigned=0.5,
-        started=1.0,
-        first_token=2.0,
-        latency=4.0,
-        runs=2,
-        features=(1.0, 2.0),
-    )
+    lengths = {"input_length": 4, "user_input_length": 3, "max_tokens": 8, "generated": 5, "predicted": 6.5}
+    times = {"assigned": 0.5, "started": 1.0, "first_token": 2.0, "latency": 4.0}
+    assert entry == request_entry(entry.finished_at, **lengths, **times, runs=2, features=(1.0, 2.0))
 
 
 def test_a_run_is_recorded_by_its_name(path: Path) -> None:

@@ -148,22 +148,20 @@ async def test_tokens_are_counted_as_they_would_be_read(live: Live) -> None:
 
 
 SAID = [{"role": "user", "content": "Hi"}]
+
+
+def said(*blocks: object) -> dict[str, object]:
+    return body(messages=[{"role": "user", "content": [*blocks]}])
+
+
+LIST = {"name": "a", "input_schema": {"type": "array"}, "strict": True}
 BAD: dict[str, tuple[dict[str, object], str]] = {
     "no max_tokens": ({"messages": SAID}, "max_tokens"),
     "no turns": (body(messages=[]), "messages"),
-    "a picture": (body(messages=[{"role": "user", "content": [{"type": "image"}]}]), "messages[0].content[0].type"),
-    "a call of the user's": (
-        body(messages=[{"role": "user", "content": [{"type": "tool_use", "id": "a", "name": "b", "input": {}}]}]),
-        "messages[0].content[0].type",
-    ),
-    "a result of no call": (
-        body(messages=[{"role": "user", "content": [{"type": "tool_result"}]}]),
-        "messages[0].content[0].tool_use_id",
-    ),
-    "a schema of no object": (
-        body(tools=[{"name": "a", "input_schema": {"type": "array"}, "strict": True}]),
-        "tools[0].input_schema.type",
-    ),
+    "a picture": (said({"type": "image"}), "messages[0].content[0].type"),
+    "a user's call": (said({"type": "tool_use", "id": "a", "name": "b", "input": {}}), "messages[0].content[0].type"),
+    "a result of no call": (said({"type": "tool_result"}), "messages[0].content[0].tool_use_id"),
+    "a schema of no object": (body(tools=[LIST]), "tools[0].input_schema.type"),
     "no such tool": (body(tools=[WEATHER], tool_choice={"type": "tool", "name": "b"}), "tool_choice"),
     "a tool without a name": (body(tools=[WEATHER], tool_choice={"type": "tool"}), "tool_choice.name"),
     "other servers": (body(mcp_servers=[{}]), "mcp_servers"),

@@ -288,6 +288,12 @@ async def test_no_key_goes_on_from_another_ones_responses_or_makes_them_be_forgo
         assert (await live.post(PATH, further, **bearer("other")))[0] == 404
 
 
+def part(kind: str) -> dict[str, object]:
+    """A turn with nothing but the kind of its only part."""
+    return {"input": [{"role": "user", "content": [{"type": kind}]}]}
+
+
+NO_OBJECT = {"parameters": {"type": "array"}, "strict": True}
 BAD: dict[str, tuple[dict[str, object], str]] = {
     # what: (fields, beginning of the message, with the parameter)
     "no input": ({"input": None}, "input: "),
@@ -297,11 +303,8 @@ BAD: dict[str, tuple[dict[str, object], str]] = {
     "a result of no call": ({"input": [{"type": "function_call_output", "output": "x"}]}, "input[0].call_id: "),
     "an item without role": ({"input": [{"content": "Hi"}]}, "input[0].role: "),
     "an item without content": ({"input": [{"role": "user"}]}, "input[0].content: "),
-    "an image": ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "input[0].content[0]: "),
-    "a part without text": (
-        {"input": [{"role": "user", "content": [{"type": "input_text"}]}]},
-        "input[0].content[0].text: ",
-    ),
+    "an image": (part("input_image"), "input[0].content[0]: "),
+    "a part without text": (part("input_text"), "input[0].content[0].text: "),
     "an item that cannot be encoded": ({"input": [{"role": "user", "content": UNKNOWN}]}, "input: no token"),
     "too long an input": ({"input": "x" * 300}, "input: has "),
     "an answer of nothing": ({"max_output_tokens": 0}, "max_output_tokens: "),
@@ -311,10 +314,7 @@ BAD: dict[str, tuple[dict[str, object], str]] = {
     "leaving out what is too long": ({"truncation": "auto"}, "truncation: "),
     "a custom tool without a name": ({"tools": [{"type": "custom"}]}, "tools[0].name: "),
     "a tool without a name": ({"tools": [{"type": "function"}]}, "tools[0].name: "),
-    "a tool without an object": (
-        {"tools": [{**WEATHER, "parameters": {"type": "array"}, "strict": True}]},
-        "tools[0].parameters.type: ",
-    ),
+    "a tool without an object": ({"tools": [{**WEATHER, **NO_OBJECT}]}, "tools[0].parameters.type: "),
     "a forced tool and none": ({"tool_choice": "required"}, "tool_choice: "),
     "log-probabilities of calls": ({"tools": [WEATHER], "top_logprobs": 1}, "top_logprobs: "),
     "several answers": ({"n": 2}, "n: "),
