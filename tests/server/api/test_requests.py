@@ -140,15 +140,6 @@ async def test_cancelling_what_has_ended_changes_nothing(live: Live) -> None:
     assert live.dispatcher.cancelled == []
 
 
-async def test_a_client_that_leaves_has_cancelled_its_request(live: Live) -> None:
-    live.dispatcher.pause = 1
-    task = begin(live, CHAT, chat_body(), x_request_id="gone")
-    await live.dispatcher.until(lambda: len(live.dispatcher.submitted) == 1)
-    task.cancel()
-    await live.dispatcher.until(lambda: len(live.dispatcher.cancelled) == 1)
-    assert (await get(live, "/v1/requests/gone"))[1]["state"] == "cancelled"
-
-
 async def test_calls_that_are_refused_leave_no_trace(live: Live) -> None:
     assert (await live.post(CHAT, chat_body(min_tokens=1000)))[0] == 400
     assert (await get(live, "/v1/requests"))[1] == {"data": [], "object": "list"}

@@ -163,7 +163,7 @@ async def test_keys_and_quotas_count_and_the_end_turns_calls_away() -> None:
 
 async def test_a_batch_embeds_too(tmp_path: Path) -> None:
     from server.http.service import FilesPlace
-    from tests.server.api.batches.test_batches import line, results, run
+    from tests.server.api.batches.served import line, results, run
 
     lines = line("a", URL, input="hello") + line("b", URL, input="x" * 9)
     async with server(files=FilesPlace(tmp_path, 10**6)) as live:

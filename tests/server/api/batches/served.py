@@ -1,0 +1,80 @@
+"""A server that keeps files, and batches of lines under way on it."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from io import BytesIO
+from pathlib import Path
+from typing import Any, Literal
+
+import aiohttp
+import orjson
+
+from server.http.service import FilesPlace
+from tests.server.live import Live, live_server
+
+CHAT: Literal["/v1/chat/completions"] = "/v1/chat/completions"
+
+
+@asynccontextmanager
+async def server(folder: Path, *, capacity: int = 10**6, **fields: Any) -> AsyncIterator[Live]:
+    async with live_server(files=FilesPlace(folder, capacity), **fields) as live:
+        yield live
+
+
+def line(name: str, url: str = CHAT, **fields: object) -> bytes:
+    body = {"messages": [{"role": "user", "content": name}], **fields}
+    return orjson.dumps({"custom_id": name, "method": "POST", "url": url, "body": body}) + b"\n"
+
+
+async def upload(
+    live: Live, content: bytes | BytesIO, purpose: str | None = "batch", **headers: str
+) -> tuple[int, Any]:
+    fields = aiohttp.FormData()
+    if purpose is not None:
+        fields.add_field("purpose", purpose)
+    fields.add_field("file", content, filename="in.jsonl")
+    return await live.post("/v1/files", fields, **headers)
+
+
+async def begin(live: Live, content: bytes, endpoint: str = CHAT) -> str:
+    """The id of a batch of these lines."""
+    status, file = await upload(live, content)
+    assert status == 200, file
+    status, batch = await live.post("/v1/batches", body(file["id"], endpoint))
+    assert (status, batch["status"]) == (200, "validating"), batch
+    return str(batch["id"])
+
+
+def body(file_id: str, endpoint: str = CHAT, **fields: object) -> dict[str, object]:
+    return {"input_file_id": file_id, "endpoint": endpoint, "completion_window": "24h", **fields}
+
+
+async def run(live: Live, content: bytes, endpoint: str = CHAT, *, end: str = "completed") -> Any:
+    """A batch of these lines once it has ended so."""
+    return await until(live, await begin(live, content, endpoint), end)
+
+
+async def until(live: Live, name: str, *statuses: str) -> Any:
+    """A batch once it has come to one of these statuses."""
+    while True:
+        batch = (await live.get(f"/v1/batches/{name}")).json
+        if batch["status"] in statuses:
+            return batch
+
+
+async def until_completed(live: Live, name: str, lines: int) -> None:
+    """Return when so many lines of a batch have their answers."""
+    while (await live.get(f"/v1/batches/{name}")).json["request_counts"]["completed"] < lines:
+        pass
+
+
+async def results(live: Live, file_id: str | None) -> dict[str, Any]:
+    """The lines of an output or error file, by their custom_id; there is one for each."""
+    if file_id is None:
+        return {}
+    reply = await live.get(f"/v1/files/{file_id}/content")
+    assert reply.status == 200
+    lines = [orjson.loads(one) for one in reply.body.splitlines()]
+    found = {one["custom_id"]: one for one in lines}
+    assert len(found) == len(lines)
+    return found
