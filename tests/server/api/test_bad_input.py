@@ -221,15 +221,13 @@ async def test_the_message_names_the_place_inside_a_list(live: Live) -> None:
 
 async def test_what_asks_for_nothing_is_passed_over(live: Live) -> None:
     nothing: dict[str, object] = {
-        "use_beam_search": False,
-        "chat_template": None,
-        "modalities": ["text"],
-        "skip_special_tokens": True,
-        "add_generation_prompt": True,
-        "function_call": "none",
-        "bad_words": [],
-        "audio": {},
-        "user": "me",
+        **{
+            "use_beam_search": False,
+            "skip_special_tokens": True,
+            "add_generation_prompt": True,
+            "function_call": "none",
+        },
+        **{"chat_template": None, "modalities": ["text"], "bad_words": [], "audio": {}, "user": "me"},
         "unheard_of": [1, {"deep": None}],
     }
     assert (await live.chat(**nothing))["choices"][0]["message"]["content"] == ANSWER

@@ -33,6 +33,11 @@ def delta(index: int = 0, reason: str | None = None, **fields: Any) -> dict[str,
 USAGE = {"prompt_tokens": 4, "completion_tokens": 5, "prompt_tokens_details": None}
 
 
+def choice(index: int, reason: str, **said: str) -> dict[str, Any]:
+    message = {"role": "assistant", **said}
+    return {"index": index, "message": message, "logprobs": None, "finish_reason": reason}
+
+
 def test_two_chats_with_reasoning_are_put_together() -> None:
     assert merged(
         event(delta(0, role="assistant", content="")),
@@ -46,14 +51,8 @@ def test_two_chats_with_reasoning_are_put_together() -> None:
         **{"id": "c1", "object": "chat.completion", "created": 3, "model": "m", "system_fingerprint": "f"},
         "usage": USAGE,
         "choices": [
-            {
-                "index": 0,
-                "message": {"role": "assistant", "content": "a \u00e9", "reasoning_content": "because"},
-                "logprobs": None,
-                "finish_reason": "stop",
-                "stop_reason": 7,
-            },
-            {"index": 1, "message": {"role": "assistant", "content": "b"}, "logprobs": None, "finish_reason": "length"},
+            choice(0, "stop", content="a \u00e9", reasoning_content="because") | {"stop_reason": 7},
+            choice(1, "length", content="b"),
         ],
     }
 
@@ -63,21 +62,18 @@ def test_calls_of_tools_come_in_pieces_which_may_begin_together() -> None:
         named = {"name": more.pop("name")} if "name" in more else {}
         return {"index": index, "function": named | {"arguments": arguments}} | more
 
-    (choice,) = merged(
+    (one,) = merged(
         event(delta(role="assistant", content=None, tool_calls=[call(0, "", id="t0", type="function", name="f")])),
         event(delta(tool_calls=[call(0, '{"a"'), call(1, "{", id="t1", type="function", name="g")])),
         event(delta(tool_calls=[call(1, "}"), call(0, ": 1}", name=None)])),
         event(delta(reason="tool_calls")),
         event(usage=USAGE),
     )["choices"]
-    assert choice["message"] == {
-        "role": "assistant",
-        "content": None,
-        "tool_calls": [
-            {"id": "t0", "type": "function", "function": {"name": "f", "arguments": '{"a": 1}'}},
-            {"id": "t1", "type": "function", "function": {"name": "g", "arguments": "{}"}},
-        ],
-    }
+    made = [
+        {"id": "t0", "type": "function", "function": {"name": "f", "arguments": '{"a": 1}'}},
+        {"id": "t1", "type": "function", "function": {"name": "g", "arguments": "{}"}},
+    ]
+    assert one["message"] == {"role": "assistant", "content": None, "tool_calls": made}
 
 
 def test_log_probabilities_are_joined_in_both_apis() -> None:

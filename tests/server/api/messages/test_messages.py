@@ -37,19 +37,12 @@ async def test_a_whole_message_has_a_block_of_text(live: Live) -> None:
     text = "system:Be brief.\nuser:Hi\nassistant:"
     assert prompt_of(live) == text
     assert reply["id"].startswith("msg_")
+    cache = {"cache_read_input_tokens": 0, "cache_creation_input_tokens": 0}
     assert {name: value for name, value in reply.items() if name != "id"} == {
-        "type": "message",
-        "role": "assistant",
-        "model": live.service.model.id,
+        **{"type": "message", "role": "assistant", "model": live.service.model.id},
         "content": [{"type": "text", "text": ANSWER}],
-        "stop_reason": "end_turn",
-        "stop_sequence": None,
-        "usage": {
-            "input_tokens": len(text),
-            "output_tokens": len(ANSWER.encode()) + 1,
-            "cache_read_input_tokens": 0,
-            "cache_creation_input_tokens": 0,
-        },
+        **{"stop_reason": "end_turn", "stop_sequence": None},
+        "usage": {"input_tokens": len(text), "output_tokens": len(ANSWER.encode()) + 1, **cache},
     }
     sampling = live.dispatcher.submitted[0].sampling
     assert (sampling.max_tokens, sampling.temperature, sampling.top_k) == (100, 0.5, 3)
@@ -75,14 +68,9 @@ async def test_the_events_of_a_stream_build_up_the_whole_message(live: Live) -> 
     events = await stream(live)
     kinds = [event["type"] for event in events]
     deltas = [event for event in events if event["type"] == "content_block_delta"]
-    assert kinds == [
-        "message_start",
-        "content_block_start",
-        *["content_block_delta"] * len(deltas),
-        "content_block_stop",
-        "message_delta",
-        "message_stop",
-    ]
+    assert kinds[:2] == ["message_start", "content_block_start"]
+    assert kinds[2:-3] == ["content_block_delta"] * len(deltas)
+    assert kinds[-3:] == ["content_block_stop", "message_delta", "message_stop"]
     assert events[0]["message"]["content"] == [] and events[0]["message"]["stop_reason"] is None
     assert events[1]["content_block"] == {"type": "text", "text": ""}
     assert "".join(event["delta"]["text"] for event in deltas) == ANSWER

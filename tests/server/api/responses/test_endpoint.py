@@ -26,6 +26,10 @@ async def stream(live: Live, **fields: object) -> list[Any]:
     return events
 
 
+def kinds(events: list[Any]) -> list[str]:
+    return [event["type"].removeprefix("response.") for event in events]
+
+
 WEATHER: dict[str, Any] = {
     "type": "function",
     "name": "weather",
@@ -49,13 +53,9 @@ async def test_a_whole_response_has_one_message_with_one_part(live: Live) -> Non
     assert live.dispatcher.submitted[0].prompt == tuple(text)
     assert reply["id"].startswith("resp_")
     (message,) = reply["output"]
-    assert message == {
-        "id": reply["id"].replace("resp_", "msg_"),
-        "type": "message",
-        "role": "assistant",
-        "status": "completed",
-        "content": [{"type": "output_text", "text": ANSWER, "annotations": [], "logprobs": []}],
-    }
+    part = {"type": "output_text", "text": ANSWER, "annotations": [], "logprobs": []}
+    said = {"type": "message", "role": "assistant", "status": "completed", "content": [part]}
+    assert message == {"id": reply["id"].replace("resp_", "msg_"), **said}
     told = {
         **{"object": "response", "status": "completed", "error": None, "incomplete_details": None, "store": True},
         **{"instructions": "Be brief.", "metadata": {"a": "b"}, "temperature": 0.5},
@@ -85,31 +85,21 @@ async def test_turns_come_as_items_and_an_earlier_answer_may_be_among_them(live:
     parts = [{"type": "input_text", "text": "a"}, {"type": "input_text", "text": "b"}]
     last = {"type": "message", "role": "user", "content": parts}
     await ask(live, input=[{"role": "developer", "content": "D"}, *earlier, last])
-    expected = f"system:D\nassistant:{ANSWER}\nuser:ab\nassistant:"
-    assert prompt_of(live) == expected
+    assert prompt_of(live) == f"system:D\nassistant:{ANSWER}\nuser:ab\nassistant:"
 
 
 async def test_the_events_of_a_stream_build_up_the_whole_response(live: Live) -> None:
     events = await stream(live, include=[LOGPROBS], top_logprobs=2)
-    kinds = [event["type"] for event in events]
     deltas = [event for event in events if event["type"] == "response.output_text.delta"]
-    assert kinds[:4] == [
-        "response.created",
-        "response.in_progress",
-        "response.output_item.added",
-        "response.content_part.added",
-    ]
-    assert kinds[4:] == ["response.output_text.delta"] * len(deltas) + [
-        "response.output_text.done",
-        "response.content_part.done",
-        "response.output_item.done",
-        "response.completed",
-    ]
+    begun, ended = kinds(events)[:4], kinds(events)[4:]
+    assert begun == ["created", "in_progress", "output_item.added", "content_part.added"]
+    done = ["output_text.done", "content_part.done", "output_item.done", "completed"]
+    assert ended == ["output_text.delta"] * len(deltas) + done
     assert "".join(event["delta"] for event in deltas) == ANSWER
-    done, part, item, completed = events[-4:]
-    assert done["text"] == part["part"]["text"] == ANSWER
-    assert [one for event in deltas for one in event["logprobs"]] == done["logprobs"] == part["part"]["logprobs"]
-    assert len(done["logprobs"][0]["top_logprobs"]) == 2
+    text, part, item, completed = events[-4:]
+    assert text["text"] == part["part"]["text"] == ANSWER
+    assert [one for event in deltas for one in event["logprobs"]] == text["logprobs"] == part["part"]["logprobs"]
+    assert len(text["logprobs"][0]["top_logprobs"]) == 2
     assert completed["response"]["output"] == [item["item"]]
     whole = await ask(live, include=[LOGPROBS], top_logprobs=2)
     for name in ("output", "id", "created_at", "metrics"):
@@ -138,30 +128,14 @@ async def test_a_call_is_an_item_of_its_own_whole_and_streamed(tooled: Live) -> 
     reply = await ask(tooled, tools=[WEATHER], store=False)
     said, called = reply["output"]
     assert said["content"][0]["text"] == "Let me see."
-    assert {**called, "id": "", "call_id": ""} == {
-        "type": "function_call",
-        "status": "completed",
-        "id": "",
-        "call_id": "",
-        "name": "weather",
-        "arguments": '{"city":"Graz"}',
-    }
+    named = {"name": "weather", "arguments": '{"city":"Graz"}', "id": called["id"], "call_id": called["call_id"]}
+    assert called == {"type": "function_call", "status": "completed", **named}
     assert (reply["tools"][0]["name"], reply["tools"][0]["parameters"]) == ("weather", WEATHER["parameters"])
     events = await stream(tooled, tools=[WEATHER])
-    assert [event["type"].removeprefix("response.") for event in events if "text.delta" not in event["type"]] == [
-        "created",
-        "in_progress",
-        "output_item.added",
-        "content_part.added",
-        "output_text.done",
-        "content_part.done",
-        "output_item.done",
-        "output_item.added",
-        "function_call_arguments.delta",
-        "function_call_arguments.done",
-        "output_item.done",
-        "completed",
-    ]
+    part = ["output_item.added", "content_part.added", "output_text.done", "content_part.done", "output_item.done"]
+    call = ["output_item.added", *(f"function_call_arguments.{one}" for one in ("delta", "done")), "output_item.done"]
+    told = [kind for kind in kinds(events) if kind != "output_text.delta"]
+    assert told == ["created", "in_progress", *part, *call, "completed"]
     assert [event["output_index"] for event in events if "output_index" in event][-4:] == [1, 1, 1, 1]
     assert events[-1]["response"]["output"] == [events[-6]["item"], events[-2]["item"]]
     assert events[-2]["item"]["arguments"] == events[-3]["arguments"] == '{"city":"Graz"}'
@@ -239,17 +213,11 @@ async def test_tools_of_other_servers_are_passed_over(tooled: Live) -> None:
 
 
 async def test_a_custom_tool_is_called_with_a_text_and_its_result_goes_back(tooled: Live) -> None:
-    written = '<tool_call>\n{"name": "patch", "arguments": {"input": "*** Begin\\n+a"}}\n</tool_call>'
-    tooled.dispatcher.script = partial(say, written)
+    call = '<tool_call>\n{"name": "patch", "arguments": {"input": "*** Begin\\n+a"}}\n</tool_call>'
+    tooled.dispatcher.script = partial(say, call)
     events = await stream(tooled, tools=[PATCH], tool_choice="required", store=False)
-    kinds = [event["type"].removeprefix("response.") for event in events]
-    assert kinds[2:] == [
-        "output_item.added",
-        "custom_tool_call_input.delta",
-        "custom_tool_call_input.done",
-        "output_item.done",
-        "completed",
-    ]
+    written = ["custom_tool_call_input.delta", "custom_tool_call_input.done"]
+    assert kinds(events)[2:] == ["output_item.added", *written, "output_item.done", "completed"]
     (item,) = events[-1]["response"]["output"]
     assert (item["type"], item["name"], item["input"]) == ("custom_tool_call", "patch", "*** Begin\n+a")
     assert events[3]["delta"] == events[4]["input"] == item["input"] and item["id"].startswith("ctc_")
@@ -337,20 +305,12 @@ async def test_what_is_not_supported_is_refused(live: Live, fields: dict[str, ob
 
 
 async def test_what_asks_for_nothing_is_passed_over(live: Live) -> None:
+    absent = ("previous_response_id", "conversation", "prompt")
     nothing: dict[str, object] = {
-        "store": False,
-        "background": False,
-        "previous_response_id": None,
-        "conversation": None,
-        "prompt": None,
-        "truncation": "disabled",
-        "tools": [],
-        "tool_choice": "auto",
-        "parallel_tool_calls": True,
-        "include": ["reasoning.encrypted_content"],
-        "reasoning": {"effort": "low"},
-        "text": {"format": {"type": "text"}, "verbosity": "low"},
-        "user": "me",
+        **dict.fromkeys(absent),
+        **{"store": False, "background": False, "truncation": "disabled", "parallel_tool_calls": True, "user": "me"},
+        **{"tools": [], "tool_choice": "auto", "include": ["reasoning.encrypted_content"]},
+        **{"reasoning": {"effort": "low"}, "text": {"format": {"type": "text"}, "verbosity": "low"}},
     }
     assert (await ask(live, **nothing))["status"] == "completed"
 
