@@ -147,14 +147,20 @@ def test_before_anything_was_measured_nobody_can_say() -> None:
     assert queue.dispatcher.waits.retry_after() == 1.0
 
 
-def test_no_score_takes_a_promise_far_beyond_its_estimate(monkeypatch: pytest.MonkeyPatch) -> None:
-    """After a stall of its backend a gateway promised the year 2028, then no date at all."""
-    monkeypatch.setattr(Calibration, "find_scores", lambda *_: (-1e9, 0.0, 1e9))
+def measured() -> Queue:
+    """Two rows that have served for twelve seconds."""
     queue = Queue(rows=2)
     for length in (15, 15, 6):
         queue.submit(length, predicted=length)
     for _ in range(12):
         queue.second()
+    return queue
+
+
+def test_no_score_takes_a_promise_far_beyond_its_estimate(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a stall of its backend a gateway promised the year 2028, then no date at all."""
+    monkeypatch.setattr(Calibration, "find_scores", lambda *_: (-1e9, 0.0, 1e9))
+    queue = measured()
     expected = queue.dispatcher.waits.expect(request(9))
     assert expected.low == 0.0 and expected.point < expected.high < 150 * expected.point
 
@@ -162,11 +168,7 @@ def test_no_score_takes_a_promise_far_beyond_its_estimate(monkeypatch: pytest.Mo
 def test_no_answer_is_promised_far_beyond_what_its_limit_takes(monkeypatch: pytest.MonkeyPatch) -> None:
     """A new server promised 45 s for at most 200 tokens that take 6."""
     monkeypatch.setattr(Calibration, "find_scores", lambda *_: (-1.0, 0.0, 3.0))
-    queue = Queue(rows=2)
-    for length in (15, 15, 6):
-        queue.submit(length, predicted=length)
-    for _ in range(12):
-        queue.second()
+    queue = measured()
     short, sure = request(9, max_tokens=20), request(9, max_tokens=20)
     short.distribution = LengthDistribution.of(np.array([2, 3, 500]), np.array([0.4, 0.4, 0.2]))
     sure.distribution = LengthDistribution.certain(20)
