@@ -48,10 +48,11 @@ Sample = NDArray[np.float64]
 
 
 class Stream(asyncio.Protocol):
-    def __init__(self) -> None:
+    def __init__(self, ended: asyncio.Event) -> None:
+        """`ended`: of any."""
         self.events = self.reads = 0
         self.first: float | None = None  # time.perf_counter
-        self.ended = False
+        self.warm, self._ended = asyncio.Event(), ended
         self._tail = b""  # the end may be a read of its own, and headers may end like it
 
     def data_received(self, data: bytes) -> None:
@@ -59,9 +60,12 @@ class Stream(asyncio.Protocol):
         if events and self.first is None:
             self.first = time.perf_counter()
         self.events += events
-        self.reads += 1
+        self.reads += events > 0
         self._tail = (self._tail + data)[-len(END) :]
-        self.ended = self._tail == END
+        if self.events >= WARM:
+            self.warm.set()
+        if self._tail == END:
+            self._ended.set()
 
 
 def take_sample(server: psutil.Process, streams: Sequence[Stream]) -> Sample:
@@ -79,18 +83,17 @@ async def measure(server: psutil.Process, port: int, count: int, tokens: int, pr
     asked = {"messages": [{"role": "user", "content": prompt}], "max_tokens": tokens, "stream": True}
     body = orjson.dumps(asked | {"ignore_eos": True, "temperature": 0})
     head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: {len(body)}\r\n\r\n"
-    loop = asyncio.get_running_loop()
-    connections = [await loop.create_connection(Stream, "127.0.0.1", port) for _ in range(count)]
+    loop, ended = asyncio.get_running_loop(), asyncio.Event()
+    connections = [await loop.create_connection(lambda: Stream(ended), "127.0.0.1", port) for _ in range(count)]
     sent = time.perf_counter()
     for transport, _ in connections:  # together, so that prompts are read together
         transport.write(head.encode() + body)
     streams = [stream for _, stream in connections]
-    while min(one.events for one in streams) < WARM:
-        await asyncio.sleep(0.02)
-    begin = end = take_sample(server, streams)
-    while not any(one.ended for one in streams):
-        end = take_sample(server, streams)
-        await asyncio.sleep(0.05)
+    for one in streams:
+        await one.warm.wait()
+    begin = take_sample(server, streams)
+    await ended.wait()
+    end = take_sample(server, streams)
     for transport, _ in connections:
         transport.abort()
     await asyncio.sleep(0)  # to close them
