@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -37,9 +38,10 @@ def test_checkouts_take_turns_and_medians_are_told_with_their_ratio(monkeypatch:
 
 def test_an_answer_ends_with_its_last_chunk_however_it_is_cut_into_reads() -> None:
     """A header that ended in 0 ended an answer, and an end that came as two reads did not."""
-    stream = host.Stream()
+    ended = asyncio.Event()
+    stream = host.Stream(ended)
     ends = list[bool]()
     for part in (b"HTTP/1.1 200 OK\r\nX-Place: 0\r\n\r\n", b"9\r\ndata: [\n\n\r\n", b"0\r\n", b"\r\n"):
         stream.data_received(part)
-        ends.append(stream.ended)
+        ends.append(ended.is_set())
     assert ends == [False, False, False, True] and stream.events == 1 and stream.first is not None
