@@ -15,7 +15,7 @@ from scheduler.clock import Clock
 from scheduler.remaining_length import remaining_length
 from scheduler.request import COVERAGE, Request, State
 from scheduler.wait_estimate.by_arrival import LATEST, ArrivalComparison, EndedAnswer, compare
-from scheduler.wait_estimate.calibration import LOW, Calibration, spread_of
+from scheduler.wait_estimate.calibration import LOW, UNKNOWN, Calibration, spread_of
 from scheduler.wait_estimate.completion import LEAST_SECONDS, Expected
 from scheduler.wait_estimate.held_rows import HeldRows, generates
 from scheduler.wait_estimate.node_router import NodeLoad
@@ -136,7 +136,8 @@ class ExpectedWait:
             ahead, total = (each.and_all(before) for each in (ahead, total))
         waits = total.place >= held.free
         wait, seconds = self._seconds(ahead, held), self._token_seconds(ahead, held)
-        if wait is None or seconds is None:
+        full = self._speed.seconds_per_token(self._usual_rows())
+        if wait is None or seconds is None or full is None:
             return Expected(now, ahead.place, wait, waits=waits)
         middle, high = self._lengths(request)
         own = max(LEAST_SECONDS, self._entry_seconds(request, ahead, held, wait) + middle * seconds)
@@ -150,9 +151,14 @@ class ExpectedWait:
         limited = middle >= request.sampling.max_tokens
         group = None if request.in_background else self._calibration.find_group(middle, share, limited=limited)
         scores = self._calibration.find_scores(group, now, coverage or request.coverage)
+        slower = (0.0, 0.0, (full - seconds) if scores is UNKNOWN else 0.0)  # nothing is known of those that come later
         low, median, promise = (
-            min(FARTHEST, point * exp(min(WIDEST, spread * score)), most * exp(min(WIDEST, sure * score)))
-            for score in scores  # no end is farther than that of an answer that `max_tokens` surely ends
+            min(
+                FARTHEST,
+                (point + middle * more) * exp(min(WIDEST, spread * score)),
+                (most + request.sampling.max_tokens * more) * exp(min(WIDEST, sure * score)),
+            )  # no end is farther than that of an answer that `max_tokens` surely ends
+            for score, more in zip(scores, slower, strict=True)
         )
         return Expected(now, ahead.place, wait, own, point, spread, own_spread, low, median, promise, group, waits)
 

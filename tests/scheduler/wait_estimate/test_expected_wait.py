@@ -15,6 +15,7 @@ from scheduler.remaining_length import remaining_length
 from scheduler.request import Request, Unpromised
 from scheduler.strategy import STRATEGIES
 from scheduler.wait_estimate.calibration import Calibration
+from scheduler.wait_estimate.expected_wait import ExpectedWait
 from scheduler.wait_estimate.places import FRESH
 from scheduler.wait_estimate.speed import Speed
 from tests.scheduler.fakes import VirtualClock, admitted, port, request, token
@@ -174,6 +175,21 @@ def test_no_answer_is_promised_far_beyond_what_its_limit_takes(monkeypatch: pyte
     sure.distribution = LengthDistribution.certain(20)
     limited, longest = (queue.dispatcher.waits.expect(one) for one in (short, sure))
     assert limited.point < longest.point / 2 and limited.high == pytest.approx(longest.high)
+
+
+def test_before_any_score_a_promise_counts_every_slot_as_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a new server's first burst 17 of 20 were kept: each was promised what the rows of its moment cost."""
+    promises = []
+    for cost in (0.0, 1.0):  # of a row, in steps
+        monkeypatch.setattr(ExpectedWait, "_iteration_seconds", lambda _, rows, cost=cost: 1 + cost * rows)
+        queue = Queue(rows=9)
+        queue.submit(100, predicted=100)
+        for _ in range(50):
+            queue.second()
+        promises.append(queue.dispatcher.waits.expect(request(9)))
+    alone, slowed = promises
+    assert alone.median == pytest.approx(alone.point) and slowed.median == pytest.approx(1.5 * alone.median)
+    assert slowed.high == pytest.approx(5 * alone.high)
 
 
 def test_a_promise_is_given_where_credit_lets_it_go_first_and_the_time_offered_else_is_given() -> None:
