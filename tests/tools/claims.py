@@ -11,7 +11,9 @@ import re
 import shlex
 import subprocess
 import sys
+import time
 from pathlib import Path
+from subprocess import PIPE, STDOUT
 from tempfile import TemporaryDirectory
 
 ROOT = Path(__file__).parents[2]
@@ -36,17 +38,22 @@ def read_claims() -> list[tuple[str, str, str]]:
     return list({command: (page, claim, command) for page, claim, command in found}.values())
 
 
-def run_claim(command: str, limit: float) -> str:
-    """Output of a command in this environment, or that it ran past the limit (s)."""
+def run_claim(command: str, limit: float) -> tuple[str, str]:
+    """Output of a command in this environment, and how it ended; within `limit` seconds."""
     program, *words = shlex.split(command)
     line = [sys.executable, *(words if program == "python" else ["-P", "-m", "lengthwise", *words])]
-    try:
-        with TemporaryDirectory() as folder:
-            env = os.environ | {"PYTHONPATH": str(ROOT)}
-            done = subprocess.run(line, cwd=folder, env=env, capture_output=True, text=True, timeout=limit)
-    except subprocess.TimeoutExpired:
-        return f"not ended after {limit:.0f} s"
-    return done.stdout if done.returncode == 0 else f"exit code {done.returncode}\n{done.stdout}{done.stderr}"
+    begin = time.monotonic()
+    with TemporaryDirectory() as folder:
+        env = os.environ | {"PYTHONPATH": str(ROOT)}
+        child = subprocess.Popen(line, cwd=folder, env=env, stdout=PIPE, stderr=STDOUT, text=True, errors="replace")
+        try:
+            output, end = child.communicate(timeout=limit)[0], "ended"
+        except subprocess.TimeoutExpired:
+            child.terminate()
+            output, end = child.communicate()[0], "was not done"
+    if child.returncode and end == "ended":
+        end = f"failed with exit code {child.returncode}"
+    return output, f"{end} after {time.monotonic() - begin:.0f} s"
 
 
 def main() -> None:
@@ -56,9 +63,17 @@ def main() -> None:
     parser.add_argument("--limit", type=float, default=300.0, help="seconds for each command")
     given = parser.parse_args()
     claims = read_claims()
-    for page, claim, command in random.Random(given.seed).sample(claims, min(given.count, len(claims))):
+    drawn = random.Random(given.seed).sample(claims, min(given.count, len(claims)))
+    longest = len(drawn) * given.limit / 60
+    print(f"{len(drawn)} of {len(claims)} commands, in at most {longest:.0f} minutes:", flush=True)
+    print(*(f"  {page}: {command}" for page, _, command in drawn), sep="\n", flush=True)
+    ends = []
+    for page, claim, command in drawn:
         print(f"{'=' * 80}\n{page}\n\n{claim}\n\n$ {command}", flush=True)
-        print(run_claim(command, given.limit), flush=True)
+        output, end = run_claim(command, given.limit)
+        print(f"{output}\nIt {end}.", flush=True)
+        ends.append(f"  {end}: {command}")
+    print("=" * 80, *ends, "Whether a claim holds is yours to judge: its figures stand above the output.", sep="\n")
 
 
 if __name__ == "__main__":
