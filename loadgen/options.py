@@ -74,9 +74,8 @@ class Server(AccessFlags):
     base_url: str | None = option(None, "where the server listens (default: http://HOST:PORT)", metavar="URL")
     host: str = option("127.0.0.1", "host of the server")
     port: Count = option(8000, "port of the server")
-    endpoint: str | None = option(
-        None, "path of the API (default: the one of chats or completions, as prompts need)", metavar="PATH"
-    )
+    endpoint: str | None = option(None, metavar="PATH")
+    """path of the API (default: the one of chats or completions, as prompts need)"""
     model: str | None = option(None, "model to ask for (default: the first that the server lists)", metavar="NAME")
 
     @property

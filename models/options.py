@@ -171,16 +171,14 @@ def options_of(group: type) -> tuple[Option, ...]:
 @cache
 def _read_options(group: type) -> tuple[Option, ...]:
     bases = [one for one in reversed(group.__mro__) if dataclasses.is_dataclass(one)]
-    texts = {
-        name: text for one in bases for name, text in _read_docstrings(one.__module__).get(one.__name__, {}).items()
-    }
+    texts = {name: text for one in bases for name, text in _read_texts(one.__module__).get(one.__name__, {}).items()}
     hints = typing.get_type_hints(group, include_extras=True)
     declared = (one for one in dataclasses.fields(group) if "option" in one.metadata)
     return tuple(one.metadata["option"].bind(one.name, hints[one.name], texts.get(one.name, "")) for one in declared)
 
 
 @cache
-def _read_docstrings(module: str) -> Mapping[str, Mapping[str, str]]:
+def _read_texts(module: str) -> Mapping[str, Mapping[str, str]]:
     tree = ast.parse(inspect.getsource(sys.modules[module]))
     return {one.name: dict(_pair_docstrings(one)) for one in tree.body if isinstance(one, ast.ClassDef)}
 
@@ -249,6 +247,10 @@ def groups_of(flags: type) -> dict[str, type]:
 def given(args: argparse.Namespace, group: type) -> dict[str, Any]:
     values = {option.name: getattr(args, option.name) for option in options_of(group) if option.name in args}
     return {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
+
+
+def values_of(flags: object, *groups: type) -> dict[str, Any]:
+    return {option.name: getattr(flags, option.name) for group in groups for option in options_of(group)}
 
 
 def read_options(args: argparse.Namespace, group: type[T]) -> T:

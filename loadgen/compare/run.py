@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from secrets import token_hex
-from typing import Any
 
 import aiohttp
 import orjson
@@ -34,7 +33,7 @@ from loadgen.turns import take_turns
 from loadgen.workload import requests as workload
 from models.errors import INTERRUPTED, UserError
 from models.files import replace_file, require_writable_folder
-from models.options import options_of
+from models.options import values_of
 from models.progress import Bars
 from models.signals import stoppable
 
@@ -107,12 +106,10 @@ async def read_batch_rows(target: Target) -> tuple[float, float]:
             session.get(target.url("/metrics")) as response,
         ):
             text = await response.text() if response.status == 200 else ""
-        samples = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
+        found = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
     except (aiohttp.ClientError, TimeoutError, OSError, ValueError):
-        samples = []
-    total, count = (
-        sum(one.value for one in samples if one.name == f"{BATCH_ROWS}_{kind}") for kind in ("sum", "count")
-    )
+        found = []
+    total, count = (sum(one.value for one in found if one.name == f"{BATCH_ROWS}_{kind}") for kind in ("sum", "count"))
     return total, count
 
 
@@ -204,14 +201,8 @@ class _Turn:
     def _open_server(self, logs: Path) -> Iterator[tuple[BenchFlags, Callable[[], None]]]:
         """The flags with which `bench` asks the server, and a check that it lives."""
         flags, contestant = self.flags, self.contestant
-        shared: dict[str, Any] = {
-            one.name: getattr(flags, one.name)
-            for group in (AccessFlags, RequestFlags, Sampling)
-            for one in options_of(group)
-        }
-        asked = BenchFlags(
-            **shared | {"seed": flags.seed + self.number - 1}, percentile_metrics=METRICS, request_id_prefix="compare-"
-        )
+        shared = values_of(flags, AccessFlags, RequestFlags, Sampling) | {"seed": flags.seed + self.number - 1}
+        asked = BenchFlags(**shared, percentile_metrics=METRICS, request_id_prefix="compare-")
         if contestant.command is None:
             yield replace(asked, base_url=contestant.url, model=flags.ask_model), lambda: None
             return

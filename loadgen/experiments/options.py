@@ -78,19 +78,19 @@ class QualityBench:
 class Simulated:
     """The loads that strategies are simulated on."""
 
-    trace: tuple[str, ...] = option(
-        (), "traces, whose lengths are loads too: Azure's or BurstGPT's CSV, Mooncake's JSON lines", metavar="FILE"
-    )
+    trace: tuple[str, ...] = option((), metavar="FILE")
+    """traces, whose lengths are loads too: Azure's or BurstGPT's CSV, Mooncake's JSON lines"""
     seed: Natural = option(0, "seed of lengths and arrivals; other seeds play other requests of a trace")
+
+
+APPENDED = "a line a run is appended here; what the file holds already is not played again"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Grid(Simulated):
     """The loads and contenders that are played, and the file that the outcome goes to."""
 
-    save_result: Path = option(
-        Path("grid.jsonl"), "a line a run is appended here; what the file holds already is not played again"
-    )
+    save_result: Path = option(Path("grid.jsonl"), APPENDED)
     num_prompts: Count = option(600, "requests of a run, but for overloads of 100 and of 3,000")
     cells: Count | None = option(None, "play this many cells, a fair sample (default: all)")
     seeds: Count = option(1, "runs of each cell: --seed and those after it")
@@ -100,9 +100,7 @@ class Grid(Simulated):
 class Arena(Simulated):
     """The loads and strategies that are played, and the file that the outcome goes to."""
 
-    save_result: Path = option(
-        Path("arena.jsonl"), "a line a run is appended here; what the file holds already is not played again"
-    )
+    save_result: Path = option(Path("arena.jsonl"), APPENDED)
     num_prompts: Count = option(600, "requests of a run; two and a half times as many with 256 slots")
     strategies: tuple[str, ...] = option((), "PACKAGE:ROW or FILE.py:ROW, to play too", commas=True, metavar="A,B,...")
     report: Path | None = option(None, "write the page as HTML")
@@ -131,26 +129,22 @@ class Experiments:
     """seconds of arrivals (default: the paper's; baton has none)"""
     rates: tuple[Positive, ...] | None = option(None, commas=True, metavar="A,B,...")
     """requests a second on the paper's whole machine: for magnus, scls's main experiments and ssjf's rates"""
-    trace: Path | None = option(
-        None,
-        "lengths from a trace: Azure's or BurstGPT's CSV, Mooncake's JSON lines (default: the built-in tasks for "
-        "magnus, drawn lengths for scls and ssjf; baton's are always drawn)",
-    )
+    trace: Path | None = option(None)
+    """lengths from a trace: Azure's or BurstGPT's CSV, Mooncake's JSON lines (default: the built-in tasks for magnus,
+    drawn lengths for scls and ssjf; baton's are always drawn)
+    """
     tasks: Path | None = option(None, metavar="FOLDER")
     """for magnus, a folder of task files *.jsonl, each line with instruction, input and reference (default: the
     built-in tasks)
     """
-    answers: Literal["code", "reference"] = option(
-        "code",
-        "with --tasks, the answer to a request for commented code: the code and its comment, or the comment alone",
-    )
+    answers: Literal["code", "reference"] = option("code")
+    """with --tasks, the answer to a request for commented code: the code and its comment, or the comment alone"""
     input_scale: Positive | None = option(None, metavar="X")
     """factor of the prompts' lengths (default: 1; for scls 0.25, since CodeFuse's lengths, which are not published, are
     taken to be so much shorter than the trace's)
     """
-    aging_factor: NonNegative = option(
-        Scheduling.aging_factor, "of ssjf-*, as for serve (default: the authors' 10; 0: no aging)"
-    )
+    aging_factor: NonNegative = option(Scheduling.aging_factor)
+    """of ssjf-*, as for serve (default: the authors' 10; 0: no aging)"""
     save_result: Path | None = option(None, "write all runs and rows as JSON")
 
     def refuse(self) -> None:

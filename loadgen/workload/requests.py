@@ -37,15 +37,13 @@ class Workload:
     trace_speed: Positive = option(1.0, "2 plays a trace in half its time")
     random_input_len: Count = option(1024, "mean tokens of random prompts")
     random_output_len: Count = option(128, "mean tokens of their answers")
-    random_range_ratio: Annotated[float, Meta(ge=0, lt=1)] = option(
-        0.0, "lengths are uniform in mean * [1 - ratio, 1 + ratio]"
-    )
+    random_range_ratio: Annotated[float, Meta(ge=0, lt=1)] = option(0.0)
+    """lengths are uniform in mean * [1 - ratio, 1 + ratio]"""
     random_vocab_size: Count | None = option(
         None, f"random token ids are below this (default: {VOCABULARY}, or --tokenizer)"
     )
-    program_scale: Positive = option(
-        1 / 32, "tokens of agents' runs, as a share of the published 142,000 of a prompt and 444 of an answer"
-    )
+    program_scale: Positive = option(1 / 32)
+    """tokens of agents' runs, as a share of the published 142,000 of a prompt and 444 of an answer"""
     sharegpt_output_len: Count | None = option(None, "answer length for all of sharegpt (default: each one's own)")
 
     @property
@@ -55,9 +53,8 @@ class Workload:
 
     def cut(self, limit: int) -> Cut:
         """At most `limit` requests."""
-        return Cut(
-            self.trace_start, self.trace_duration, self.trace_speed, self.max_input_len, self.max_output_len, limit
-        )
+        played = self.trace_start, self.trace_duration, self.trace_speed
+        return Cut(*played, self.max_input_len, self.max_output_len, limit)
 
     @property
     def replays(self) -> bool:
@@ -132,16 +129,14 @@ def _trace(asked: Workload, requests: int, vocabulary: Vocabulary, rng: random.R
 def _of_tokens(
     lengths: Iterable[RequestLengths], asked: Workload, vocabulary: Vocabulary, rng: random.Random
 ) -> list[LoadPrompt]:
-    ids = list(vocabulary.ids)
+    ids, label = list(vocabulary.ids), asked.dataset_name
     rng.shuffle(ids)
     prompts = []
     for one in lengths:
         start = rng.randrange(len(ids))
         rounds = -(-(start + one.input_length) // len(ids))
         tokens = tuple((ids * rounds)[start : start + one.input_length])
-        prompts.append(
-            LoadPrompt(tokens=tokens, replay_tokens=one.output_length, arrival=one.arrival, label=asked.dataset_name)
-        )
+        prompts.append(LoadPrompt(tokens=tokens, replay_tokens=one.output_length, arrival=one.arrival, label=label))
     return prompts
 
 
@@ -182,11 +177,8 @@ def load(workload: Workload, requests: int, seed: int) -> list[LoadPrompt]:
     workload.refuse()
     vocabulary = load_vocabulary(workload.tokenizer, workload.random_vocab_size)
     prompts = DATASETS[workload.dataset_name](workload, requests, vocabulary, random.Random(f"{seed}, part 0"))
-    bound = (
-        workload.max_output_len
-        or max((max(prompt.replay_tokens or 0, *prompt.answers, 0) for prompt in prompts), default=0)
-        or None
-    )
+    longest = max((max(prompt.replay_tokens or 0, *prompt.answers, 0) for prompt in prompts), default=0)
+    bound = workload.max_output_len or longest or None
     return [_finished(prompt, workload, bound) for prompt in prompts]
 
 
