@@ -20,23 +20,17 @@ from loadgen.result_file import Json
 from scheduler.clock import background, watch_lag
 
 
-@dataclass(frozen=True, slots=True)
-class Arrivals:
-    """Requests per second (infinity: all at once) and burstiness, both above 0."""
-
-    rate: float = math.inf
-    burstiness: float = 1.0
-
-
-def arrival_times(arrivals: Arrivals, count: int, rng: np.random.Generator) -> NDArray[np.float64]:
-    """Seconds after the start, ascending, scaled to end at count / rate as in `vllm bench serve`."""
-    if math.isinf(arrivals.rate):
+def arrival_times(rate: float, burstiness: float, count: int, rng: np.random.Generator) -> NDArray[np.float64]:
+    """Seconds after the start, ascending, scaled to end at count / rate as in `vllm bench serve`; rate (infinity: all
+    at once) and burstiness are above 0.
+    """
+    if math.isinf(rate):
         return np.zeros(count)
-    shape = arrivals.burstiness
-    gaps = np.ones(count) if math.isinf(shape) else rng.standard_gamma(shape, count) / shape  # of mean 1
-    times = np.cumsum(gaps / arrivals.rate)
+    even = math.isinf(burstiness)
+    gaps = np.ones(count) if even else rng.standard_gamma(burstiness, count) / burstiness  # of mean 1
+    times = np.cumsum(gaps / rate)
     if count and times[-1] > 0:
-        times *= count / arrivals.rate / times[-1]
+        times *= count / rate / times[-1]
     return np.asarray(times)
 
 
@@ -46,19 +40,20 @@ ARRIVALS, CANCELLATIONS = range(2)  # independent random streams, so that cancel
 def schedule(
     prompts: Sequence[LoadPrompt],
     form: RequestForm,
-    arrivals: Arrivals | None = None,
+    rate: float | None = None,
+    burstiness: float = 1.0,
     seed: int = 0,
     cancel_rate: float = 0.0,
     cancel_delay: float = 1.0,
 ) -> list[PreparedRequest]:
-    """In order; without `arrivals` at their own times. Clients leave a share `cancel_rate` after `cancel_delay`
+    """In order; without `rate` at their own times. Clients leave a share `cancel_rate` after `cancel_delay`
     seconds. Raises UserError.
     """
-    if arrivals is None:
+    if rate is None:
         prompts = sorted(prompts, key=lambda prompt: prompt.arrival)
         times = [prompt.arrival for prompt in prompts]
     else:
-        times = arrival_times(arrivals, len(prompts), np.random.default_rng([seed, ARRIVALS])).tolist()
+        times = arrival_times(rate, burstiness, len(prompts), np.random.default_rng([seed, ARRIVALS])).tolist()
     leaves = np.random.default_rng([seed, CANCELLATIONS]).random(len(prompts)) < cancel_rate
     firsts = accumulate((1 + len(prompt.follow_ups) for prompt in prompts), initial=0)
     return [

@@ -19,7 +19,7 @@ from loadgen.bench.measures import METRICS, measure
 from loadgen.client.client import Client, ServerError, Target, connect
 from loadgen.client.request import LoadPrompt, RequestForm, RequestOutcome
 from loadgen.console import COLUMNS, TABLES, Column, format_number
-from loadgen.load import Arrivals, Run, Show, play, schedule
+from loadgen.load import Run, Show, play, schedule
 from loadgen.options import Arriving, BenchFlags, RequestFlags
 from loadgen.result_file import Json, explain_unwritable, save_json
 from loadgen.workload import requests as workload
@@ -27,7 +27,7 @@ from loadgen.workload.requests import join_turns
 from models.errors import INTERRUPTED, UserError
 from models.files import require_writable_folder
 from models.open_files import allow_open_files
-from models.options import options_of
+from models.options import values_of
 from models.progress import Bars, say
 
 
@@ -109,8 +109,8 @@ class Benchmark:
 async def bench(asked: BenchFlags, prompts: Sequence[LoadPrompt], watch: Watch) -> Benchmark:
     """Cancelled, the result covers what ended. Raises UserError, and KeyboardInterrupt while warming up."""
     async with _connect(asked, len(prompts)) as (client, form):
-        arrivals = None if asked.request_rate is None else Arrivals(asked.request_rate, asked.burstiness)
-        requests = schedule(prompts, form, arrivals, asked.seed, asked.cancel_rate, asked.cancel_delay)
+        arriving = asked.request_rate, asked.burstiness
+        requests = schedule(prompts, form, *arriving, asked.seed, asked.cancel_rate, asked.cancel_delay)
         await _warm_up(client, form, asked, prompts, watch)
         # present objects are permanent: collecting them would delay sending
         gc.collect()
@@ -210,11 +210,7 @@ def _document(asked: BenchFlags, done: Benchmark, date: str) -> dict[str, object
         "model_id": done.model,
         "base_url": asked.url,
         "dataset_name": asked.dataset_name,
-        **{
-            option.name: getattr(asked, option.name)
-            for group in (RequestFlags, Arriving)
-            for option in options_of(group)
-        },
+        **values_of(asked, RequestFlags, Arriving),
         "request_rate": "inf" if asked.request_rate == math.inf else asked.request_rate,  # JSON has no infinity
         "goodput": {name: bound * 1000 for name, bound in asked.goodput},
         "body": asked.fields(),

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 
 from loadgen.client.request import PROGRAMS, LoadPrompt
-from loadgen.load import Arrivals, arrival_times
+from loadgen.load import arrival_times
 from loadgen.simulate.flags import LoadFlags
 from loadgen.simulate.programs import chain_turns
 from loadgen.workload.lengths import TRACES, RequestLengths, load_trace
@@ -47,7 +47,7 @@ def _draw_requests(flags: LoadFlags, timed: bool) -> list[RequestLengths]:
 def draw_arrivals(
     requests: Sequence[RequestLengths], rate: float, burstiness: float, seed: int
 ) -> list[RequestLengths]:
-    times = arrival_times(Arrivals(rate, burstiness), len(requests), np.random.default_rng(seed))
+    times = arrival_times(rate, burstiness, len(requests), np.random.default_rng(seed))
     return [replace(one, arrival=float(time)) for one, time in zip(requests, times, strict=True)]
 
 

@@ -9,7 +9,7 @@ from statistics import NormalDist
 import numpy as np
 from numpy.typing import NDArray
 
-from loadgen.load import Arrivals, arrival_times
+from loadgen.load import arrival_times
 from loadgen.simulate.load import task_lengths
 from loadgen.workload.lengths import Cut, RequestLengths, load_trace
 from loadgen.workload.sample import Sample
@@ -66,8 +66,8 @@ class PaperLoad:
         return times
 
     def _draw(self) -> NDArray[np.float64]:
-        arrivals, rng = Arrivals(self.rate, self.burstiness), np.random.default_rng(self.seed)
-        times = np.array(arrival_times(arrivals, self.count, rng), dtype=np.float64)
+        rng = np.random.default_rng(self.seed)
+        times = arrival_times(self.rate, self.burstiness, self.count, rng)
         return np.cumsum(np.sort(np.diff(times, prepend=0.0))) if self.sorted_gaps else times
 
 
@@ -89,9 +89,8 @@ def chat_pool(seed: int, max_output: int = LONGEST, input_scale: float = 1.0, co
 
 def task_pool(seed: int, input_scale: float = 1.0, count: int = TASKS) -> Pool:
     """Magnus's eight tasks over Python's library."""
-    return fitted(
-        task_lengths(count, seed, LONGEST), input_scale, "lengths of the built-in workload's eight tasks", LONGEST
-    )
+    lengths = task_lengths(count, seed, LONGEST)
+    return fitted(lengths, input_scale, "lengths of the built-in workload's eight tasks", LONGEST)
 
 
 def fitted(

@@ -8,7 +8,7 @@ import pytest
 from scipy import stats
 
 from loadgen.client.request import CHAT, COMPLETIONS, LoadPrompt, RequestForm
-from loadgen.load import Arrivals, arrival_times, schedule
+from loadgen.load import arrival_times, schedule
 from models.errors import UserError
 
 COUNT = 5000
@@ -16,50 +16,50 @@ LIKELY = 0.01
 """With the seeds below fixed, a p-value under this says that the distribution is another one."""
 
 
-def gaps(arrivals: Arrivals, seed: int = 0) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-    return np.diff(arrival_times(arrivals, COUNT, np.random.default_rng(seed)), prepend=0.0)
+def gaps(rate: float, burstiness: float = 1.0, seed: int = 0) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+    return np.diff(arrival_times(rate, burstiness, COUNT, np.random.default_rng(seed)), prepend=0.0)
 
 
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("rate", [0.5, 20.0])
 def test_burstiness_1_is_a_poisson_process(rate: float, seed: int) -> None:
-    assert stats.kstest(gaps(Arrivals(rate), seed), stats.expon(scale=1 / rate).cdf).pvalue > LIKELY
+    assert stats.kstest(gaps(rate, seed=seed), stats.expon(scale=1 / rate).cdf).pvalue > LIKELY
 
 
 @pytest.mark.parametrize("burstiness", [0.2, 0.5, 2.0, 10.0])
 def test_gaps_follow_the_gamma_distribution(burstiness: float) -> None:
-    seen = gaps(Arrivals(4.0, burstiness))
+    seen = gaps(4.0, burstiness)
     assert stats.kstest(seen, stats.gamma(burstiness, scale=1 / (4.0 * burstiness)).cdf).pvalue > LIKELY
     assert np.std(seen) / np.mean(seen) == pytest.approx(1 / math.sqrt(burstiness), rel=0.1)
 
 
 def test_the_check_itself_tells_distributions_apart() -> None:
-    assert stats.kstest(gaps(Arrivals(4.0, 2.0)), stats.expon(scale=1 / 4.0).cdf).pvalue < LIKELY
-    assert stats.kstest(gaps(Arrivals(4.0)), stats.expon(scale=1 / 5.0).cdf).pvalue < LIKELY
+    assert stats.kstest(gaps(4.0, 2.0), stats.expon(scale=1 / 4.0).cdf).pvalue < LIKELY
+    assert stats.kstest(gaps(4.0), stats.expon(scale=1 / 5.0).cdf).pvalue < LIKELY
 
 
 def test_gaps_do_not_depend_on_each_other() -> None:
-    seen = gaps(Arrivals(4.0))
+    seen = gaps(4.0)
     assert stats.spearmanr(seen[:-1], seen[1:]).pvalue > LIKELY
     assert stats.spearmanr(seen, np.arange(COUNT)).pvalue > LIKELY
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_the_last_arrives_at_count_over_rate(seed: int) -> None:
-    times = arrival_times(Arrivals(8.0, 0.5), 100, np.random.default_rng(seed))
+    times = arrival_times(8.0, 0.5, 100, np.random.default_rng(seed))
     assert times[-1] == pytest.approx(100 / 8.0)
     assert np.all(np.diff(times) >= 0)
 
 
 def test_infinite_rate_is_all_at_once_and_infinite_burstiness_a_metronome() -> None:
     rng = np.random.default_rng(0)
-    assert arrival_times(Arrivals(), 3, rng).tolist() == [0, 0, 0]
-    assert arrival_times(Arrivals(4.0, math.inf), 4, rng).tolist() == [0.25, 0.5, 0.75, 1.0]
-    assert arrival_times(Arrivals(4.0), 0, rng).tolist() == []
+    assert arrival_times(math.inf, 1.0, 3, rng).tolist() == [0, 0, 0]
+    assert arrival_times(4.0, math.inf, 4, rng).tolist() == [0.25, 0.5, 0.75, 1.0]
+    assert arrival_times(4.0, 1.0, 0, rng).tolist() == []
 
 
 def test_a_seed_repeats_and_another_differs() -> None:
-    one, again, other = (arrival_times(Arrivals(4.0), 10, np.random.default_rng(seed)) for seed in (1, 1, 2))
+    one, again, other = (arrival_times(4.0, 1.0, 10, np.random.default_rng(seed)) for seed in (1, 1, 2))
     assert one.tolist() == again.tolist() != other.tolist()
 
 
@@ -87,13 +87,13 @@ def test_a_trace_is_played_at_its_own_times() -> None:
 
 
 def test_a_rate_takes_the_place_of_a_traces_times() -> None:
-    plan = schedule(timed(9.0, 9.0), FORM, Arrivals(rate=2.0, burstiness=float("inf")))
+    plan = schedule(timed(9.0, 9.0), FORM, rate=2.0, burstiness=float("inf"))
     assert [request.due for request in plan] == [0.5, 1.0]
 
 
 def test_cancellations_are_drawn_by_their_rate_and_leave_arrivals_alone() -> None:
-    plain = schedule(CHATS, FORM, Arrivals(10.0), seed=3)
-    leaving = schedule(CHATS, FORM, Arrivals(10.0), seed=3, cancel_rate=0.3, cancel_delay=2.0)
+    plain = schedule(CHATS, FORM, 10.0, seed=3)
+    leaving = schedule(CHATS, FORM, 10.0, seed=3, cancel_rate=0.3, cancel_delay=2.0)
     assert [request.due for request in leaving] == [request.due for request in plain]
     delays = [request.cancel_after for request in leaving]
     assert set(delays) == {None, 2.0}
@@ -103,7 +103,7 @@ def test_cancellations_are_drawn_by_their_rate_and_leave_arrivals_alone() -> Non
 
 
 def test_a_seed_repeats_a_schedule() -> None:
-    one, again, other = (schedule(CHATS[:50], FORM, Arrivals(10.0), seed, 0.5) for seed in (1, 1, 2))
+    one, again, other = (schedule(CHATS[:50], FORM, 10.0, seed=seed, cancel_rate=0.5) for seed in (1, 1, 2))
     assert one == again != other
 
 

@@ -14,7 +14,7 @@ from rich.console import Group
 
 from engine.measure.timing import Timings
 from engine.simulated.machine import Machine
-from loadgen.load import Arrivals, arrival_times
+from loadgen.load import arrival_times
 from loadgen.simulate import whatif
 from loadgen.simulate.simulation import simulate
 from loadgen.workload.lengths import RequestLengths
@@ -51,7 +51,7 @@ def try_to_end(replay: whatif.Replay, setting: whatif.WhatIfSetting, names: Sequ
 def served_by(strategy: str) -> list[RequestEntry]:
     """Entries of 80 requests, nine of ten short, that come faster than first come, first served would like."""
     random = np.random.default_rng(0)
-    times = arrival_times(Arrivals(7.0, 1.0), 80, random)
+    times = arrival_times(7.0, 1.0, 80, random)
     trace = [RequestLengths(float(time), 20, 200 if random.random() < 0.1 else 15) for time in times]
     limits = BatchLimits.of(Scheduling(), 512, 4).within(MACHINE.capacity_tokens, 600, 4)
     machine = replace(MACHINE, cost=PRICES.slowed(SLOWDOWN))
