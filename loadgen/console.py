@@ -102,20 +102,14 @@ def _list_columns() -> Iterator[Column]:
 
 COLUMNS: Mapping[str, Column] = {one.key: one for one in _list_columns()}  # by key
 
-TABLES: Mapping[str, tuple[str, ...]] = {
-    name: tuple(keys) for name, keys in FIGURES["tables"].items()
-}  # keys of columns
+# keys of columns
+TABLES: Mapping[str, tuple[str, ...]] = {name: tuple(keys) for name, keys in FIGURES["tables"].items()}
 
 BRIEF = TABLES["brief"]  # shown first
 
 
-def tabulate(caption: str, results: Mapping[str, Sequence[Figures]], keys: Sequence[str] = BRIEF) -> Table:
-    """A line a name: each figure's mean, range where there are several results, and distance from the first name."""
-    return tabulate_groups(caption, [results], keys)
-
-
-def tabulate_groups(caption: str, groups: Iterable[Mapping[str, Sequence[Figures]]], keys: Sequence[str]) -> Table:
-    """Each group beside its first name."""
+def tabulate(caption: str, groups: Iterable[Mapping[str, Sequence[Figures]]], keys: Sequence[str]) -> Table:
+    """A line a name: each figure's mean, range where there are several results, and distance from its group's first."""
     columns = [COLUMNS[key] for key in keys]
     rows = [
         (name, *(_write_cell(one, found, base if found is not base else ()) for one in columns))

@@ -159,10 +159,8 @@ def _serve_command(model: str | None, serve_args: str, strategy: str) -> str:
     for flag in (word.partition("=")[0] for word in further):
         if flag in OURS:
             raise UserError(f"--serve-args: leave {flag} out, the comparison sets it")
-    command = [*PROGRAM, "serve", *([model] if model else [])]
-    return shlex.join(
-        (*command, "--host", "127.0.0.1", "--port", "0", "--allow-replay", *further, "--strategy", strategy)
-    )
+    command = [*PROGRAM, "serve", *([model] if model else []), "--host", "127.0.0.1", "--port", "0", "--allow-replay"]
+    return shlex.join((*command, *further, "--strategy", strategy))
 
 
 CONFIDENCE = 0.95  # of a change's bounds

@@ -20,9 +20,8 @@ from loadgen.simulate.report import draw_frontier, draw_lines
 def collect_flags(asked: CompareFlags) -> Json:
     """Keys stay out."""
     shown = {one.name for one in fields(asked) if one.repr}
-    return {
-        name: HIDDEN if value and name not in shown else publish(value) for name, value in sorted(vars(asked).items())
-    }
+    given = sorted(vars(asked).items())
+    return {name: HIDDEN if value and name not in shown else publish(value) for name, value in given}
 
 
 def make_document(comparison: Comparison, setting: CompareSetting) -> Json:
@@ -72,10 +71,8 @@ def find_warnings(comparison: Comparison) -> Iterator[str]:
     for point in comparison.points:
         yield from _warn_of_uneven_work(comparison, point)
     if slow := [play for play in comparison.plays if play.figures.get("client_warning")]:
-        yield (
-            f"In {len(slow)} of {len(comparison.plays)} runs the load generator was short of CPU itself, such as: "
-            f"{slow[0].figures['client_warning']}"
-        )
+        runs, told = f"In {len(slow)} of {len(comparison.plays)} runs", slow[0].figures["client_warning"]
+        yield f"{runs} the load generator was short of CPU itself, such as: {told}"
     fewest = min((play.figure("completed") or 0.0 for play in comparison.plays if play.whole), default=100.0)
     if fewest < 100:
         yield f"Runs have as few as {fewest:g} completed requests, so the 99th percentile is the slowest of them."
@@ -117,7 +114,7 @@ def make_page(comparison: Comparison, setting: CompareSetting) -> str:
 
 def make_summary(comparison: Comparison) -> RenderableType:
     tables = (
-        show_table(tabulate(f"{point.label}: mean of the rounds (lowest–highest)", found, _list_brief(found)))
+        show_table(tabulate(f"{point.label}: mean of the rounds (lowest–highest)", [found], _list_brief(found)))
         for point, found in _find_results(comparison)
     )
     verdicts = (
@@ -178,7 +175,7 @@ def _tabulate_figures(comparison: Comparison) -> Iterator[Table]:
     for point, found in _find_results(comparison):
         told = {key for figures in found.values() for one in figures for key in one if one[key] is not None}
         keys = [key for key in TABLES["compared"] if key in told]
-        yield set_upright(tabulate(f"At {point.label}", found, keys), keys)
+        yield set_upright(tabulate(f"At {point.label}", [found], keys), keys)
 
 
 def _tabulate_setting(comparison: Comparison, setting: CompareSetting) -> Table:

@@ -10,7 +10,7 @@ from itertools import groupby, islice
 from statistics import fmean
 from typing import Any, TypeAlias
 
-from loadgen.console import BRIEF, COLUMNS, TABLES, Figures, Table, read_all, set_upright, tabulate_groups
+from loadgen.console import BRIEF, COLUMNS, TABLES, Figures, Table, read_all, set_upright, tabulate
 from loadgen.plot import TEMPLATES, Plot, Point, render_page, specify_lines, specify_named_points
 from loadgen.result_file import Json
 from loadgen.simulate.flags import SimulatedLoad, SimulatedMachine, SimulatedScheduling, SimulateFlags
@@ -119,7 +119,7 @@ def make_table(runs: Sequence[Ran], *, everything: bool) -> Table:
     failed = any(one.figures["failed"] for one in runs)
     brief = TABLES["runs"] if any("runs" in one.figures for one in runs) else BRIEF
     keys = (*TABLES["all"], *TABLES["runs"][:-1]) if everything else (*brief, "failed") if failed else brief
-    table = tabulate_groups("", (_label(point, found) for point, found in _by_point(runs)), keys)
+    table = tabulate("", (_label(point, found) for point, found in _by_point(runs)), keys)
     return set_upright(table, keys) if everything and len(table.rows) <= SIDE_BY_SIDE else table
 
 
@@ -142,7 +142,7 @@ def make_page(runs: Sequence[Ran], caption: str) -> str:
         groups.setdefault(_name(others), []).append((first, found))
     plots = [plot for name, points in groups.items() for plot in _draw(points, f" at {name}" if name else "")]
     tables = [
-        tabulate_groups(name, (_label(first, mark_best(found)) for first, found in points), TABLES["page"])
+        tabulate(name, (_label(first, mark_best(found)) for first, found in points), TABLES["page"])
         for name, points in groups.items()
     ]
     return render_page(TEMPLATES / "simulate.html.j2", lines=[caption], plots=plots, tables=tables)

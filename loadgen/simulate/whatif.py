@@ -270,7 +270,7 @@ def show(found: WhatIf) -> RenderableType:
     if not found.trusted:
         return Group(*sentences)
     rows = {", ".join(filter(None, one)): [found.trials[one]] for one in ((found.replay.strategy, ""), *found.by_mean)}
-    return Group(*sentences, show_table(tabulate("Strategies and sizes, beside what served", rows, TABLES["whatif"])))
+    return Group(*sentences, show_table(tabulate("Strategies and sizes, beside what served", [rows], TABLES["whatif"])))
 
 
 def whatif_json(found: WhatIf) -> Json:

@@ -178,13 +178,10 @@ def tell_differences(cells: Sequence[Mapping[str, Figures]], name: str) -> tuple
 
 def compare(cells: Sequence[Mapping[str, Figures]], name: str) -> tuple[Figures, Figures, Figures]:
     """Percent, geometric mean, least and most; None for zeros."""
+    base = grid.BASE
     ratios = {
-        figure: [
-            one[name][figure] / one[grid.BASE][figure]
-            for one in cells
-            if one[grid.BASE][figure] > 0 < one[name][figure]
-        ]
-        for figure in cells[0][grid.BASE]
+        figure: [one[name][figure] / one[base][figure] for one in cells if one[base][figure] > 0 < one[name][figure]]
+        for figure in cells[0][base]
     }
     typical, most, least = (
         {figure: 100 * (summary(found) - 1) for figure, found in ratios.items() if found}
@@ -207,12 +204,10 @@ def tabulate(results: Results, loads: Mapping[str, grid.Cell]) -> Iterator[Table
         rows = results[cell]
         ordered = sorted(rows, key=lambda one: (one != grid.BASE, rows[one]["mean_jct_ms"]))
         marked = mark_best({one: [rows[one]] for one in ordered})
-        yield console.tabulate(f"{name}: {cell.described}", marked, KEYS)
+        yield console.tabulate(f"{name}: {cell.described}", [marked], KEYS)
 
 
 def make_page(results: Results, loads: Mapping[str, grid.Cell]) -> str:
-    plots = [
-        draw_frontier(name, {one: [found] for one, found in results[cell].items()}) for name, cell in loads.items()
-    ]
+    plots = [draw_frontier(name, {one: [run] for one, run in results[cell].items()}) for name, cell in loads.items()]
     tables, title = list(tabulate(results, loads)), "The arena: every strategy on the same loads"
     return render_page(TEMPLATE, title=title, base=grid.BASE, tables=tables, plots=plots)
