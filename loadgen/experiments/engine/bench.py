@@ -12,15 +12,7 @@ from rich.table import Table
 
 from engine.messages import RowSpec
 from loadgen.console import table_console
-from loadgen.experiments.engine.contest import (
-    Generate,
-    Lengthwise,
-    Shape,
-    contest,
-    draw_ragged_shapes,
-    draw_rows,
-    longest,
-)
+from loadgen.experiments.engine.contest import Generate, Lengthwise, Shape, contest, draw_ragged, draw_rows, longest
 from loadgen.experiments.engine.setup import describe_device, load_beside, load_subject
 from loadgen.experiments.options import ROWS, EngineBench
 from loadgen.result_file import require_writable, save_json
@@ -38,11 +30,8 @@ Json = dict[str, Any]
 
 def show(found: Json, console: Console) -> None:
     floor, setting = found["floor"], found["setting"]
-    console.print(
-        f"memory bandwidth {floor['bandwidth'] / 1e9:.1f} GB/s, weights {floor['weight_bytes'] / MIB:.0f} MiB, "
-        f"KV cache {floor['kv_bytes_per_token'] / 1024:.1f} KiB a token",
-        highlight=False,
-    )
+    told = f"memory bandwidth {floor['bandwidth'] / 1e9:.1f} GB/s, weights {floor['weight_bytes'] / MIB:.0f} MiB"
+    console.print(f"{told}, KV cache {floor['kv_bytes_per_token'] / 1024:.1f} KiB a token", highlight=False)
     title = (
         f"output tokens/s, prefill included, {setting['input_len']} in / {setting['output_len']} out; ragged: "
         f"{setting['num_requests']} requests of {setting['min_len']}-{setting['max_len']}; {setting['model']}, "
@@ -118,9 +107,8 @@ def run_bench(asked: EngineBench) -> Json:
                 for called, one in found.items()
             ]
             step = None if name == "ragged" else floor.step(slots, asked.input_len, asked.output_len)
-            parts.append(
-                {"name": name.removesuffix(" rows"), "slots": slots, "floor_step": step, "standings": standings}
-            )
+            named = {"name": name.removesuffix(" rows"), "slots": slots}
+            parts.append(named | {"floor_step": step, "standings": standings})
         setting = {name: getattr(asked, name) for name in SETTING} | {"dtype": subject.weights}
         return {"setting": setting | describe_device(subject.model.device), "floor": asdict(floor), "parts": parts}
 
@@ -136,6 +124,6 @@ def _plan_parts(asked: EngineBench) -> list[tuple[str, int, list[Shape]]]:
         for rows in asked.rows or (() if asked.ragged else ROWS)
     ]
     if asked.ragged:
-        shapes = draw_ragged_shapes(random.Random(asked.seed), asked.num_requests, asked.min_len, asked.max_len)
+        shapes = draw_ragged(random.Random(asked.seed), asked.num_requests, asked.min_len, asked.max_len)
         parts.append(("ragged", asked.slots, shapes))
     return parts

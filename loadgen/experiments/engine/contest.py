@@ -38,14 +38,11 @@ class BenchTurn:
 
 def draw_rows(rng: random.Random, vocab: int, shapes: Iterable[Shape]) -> list[RowSpec]:
     """Random prompts of likely tokens; outputs ignore end tokens."""
-    return [
-        RowSpec(
-            place,
-            tuple(rng.randrange(vocab) for _ in range(inputs)),
-            SamplingParams(max_tokens=outputs, temperature=0.0, ignore_eos=True),
-        )
-        for place, (inputs, outputs) in enumerate(shapes)
-    ]
+    rows = []
+    for place, (inputs, outputs) in enumerate(shapes):
+        prompt = tuple(rng.randrange(vocab) for _ in range(inputs))
+        rows.append(RowSpec(place, prompt, SamplingParams(max_tokens=outputs, temperature=0.0, ignore_eos=True)))
+    return rows
 
 
 def shape_of(row: RowSpec) -> Shape:
@@ -53,7 +50,7 @@ def shape_of(row: RowSpec) -> Shape:
     return len(row.prompt), row.sampling.max_tokens
 
 
-def draw_ragged_shapes(rng: random.Random, count: int, shortest: int, longest: int) -> list[Shape]:
+def draw_ragged(rng: random.Random, count: int, shortest: int, longest: int) -> list[Shape]:
     """Uniform and distinct. Raises UserError when there are too few."""
     lengths = range(shortest, longest + 1)
     if len(lengths) < count:

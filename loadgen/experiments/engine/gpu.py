@@ -15,7 +15,8 @@ from transformers import LlamaConfig
 
 from loadgen.console import format_number
 from loadgen.experiments.engine import setup
-from loadgen.experiments.engine.gpu_parts import GpuParts, Json
+from loadgen.experiments.engine.bench import Json
+from loadgen.experiments.engine.gpu_parts import GpuParts
 from loadgen.experiments.engine.host import ROOT, measure_host, save_tokenizer, serve_streams
 from loadgen.experiments.options import GpuBench
 from loadgen.result_file import require_writable, save_json

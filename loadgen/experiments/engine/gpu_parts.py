@@ -6,7 +6,6 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import torch
 from transformers import LlamaConfig
@@ -20,12 +19,11 @@ from engine.lifecycle import Lifecycle
 from engine.messages import RowId, RowSpec
 from engine.row import Choice, Row
 from engine.torch_device import TorchDevice
-from loadgen.experiments.engine.bench import OURS, THEIRS
+from loadgen.experiments.engine.bench import OURS, THEIRS, Json
 from loadgen.experiments.engine.contest import Generate, Lengthwise, Shape, contest, draw_rows
 from loadgen.experiments.engine.setup import CHUNK_TOKENS, random_subject, read_clock
 from models.network.attention import Runs, attend, flash_attention, gather_attention, has_flash, prepare_mask
 
-Json = dict[str, Any]
 Way = Callable[[torch.device], Capture] | None  # a decode step's capture; None: under a mask, as with holes
 
 WAYS: Mapping[str, Way] = {"graph": capture_on, "eager": capture_nothing, "mask": None}

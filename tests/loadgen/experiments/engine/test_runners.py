@@ -16,7 +16,7 @@ from loadgen.experiments.engine.contest import (
     Lengthwise,
     Run,
     contest,
-    draw_ragged_shapes,
+    draw_ragged,
     draw_rows,
     longest,
     shape_of,
@@ -157,7 +157,7 @@ def test_a_row_that_no_memory_holds_is_told(tiny_model: LoadedModel, tiny_text: 
 
 
 def test_ragged_shapes_differ_in_every_length_and_use_the_whole_range() -> None:
-    inputs, outputs = zip(*draw_ragged_shapes(random.Random(0), 11, 5, 15), strict=True)
+    inputs, outputs = zip(*draw_ragged(random.Random(0), 11, 5, 15), strict=True)
     assert sorted(inputs) == sorted(outputs) == list(range(5, 16))
     assert inputs != outputs
 
