@@ -93,9 +93,8 @@ class Journal:
             self._queue.put(None, timeout=CLOSING_TIME)
         self._thread.join(CLOSING_TIME)
         if self._thread.is_alive():
-            log.error(
-                "the journal %s could not be written: more than %d entries are lost", self.path, self._queue.qsize()
-            )
+            left = self._queue.qsize()
+            log.error("the journal %s could not be written: more than %d entries are lost", self.path, left)
 
     def _write(self) -> None:
         ended = False
@@ -145,10 +144,8 @@ class Journal:
             if isinstance(error, sqlite3.OperationalError):  # full disk or lock
                 raise
             if is_damage(error):
-                aside = set_aside(self.path)
-                log.error(
-                    "the journal %s was damaged (%s): it is now %s, and a new one begins", self.path, error, aside
-                )
+                told = "the journal %s was damaged (%s): it is now %s, and a new one begins"
+                log.error(told, self.path, error, set_aside(self.path))
             append(self._open(), entries)
         self.written += len(entries)
 

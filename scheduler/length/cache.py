@@ -1,4 +1,4 @@
-"""Lengths of answers to earlier prompts: a near-duplicate needs no predictor (SSJF, section 6)."""
+"""Lengths of answers to earlier prompts: a near-duplicate needs no predictor (SSJF, 6)."""
 
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
@@ -10,21 +10,21 @@ from models.recent import Recent
 from scheduler.length.features import FloatMatrix, LengthQuery
 from scheduler.length.prediction import Estimate, LengthDistribution, LengthPredictor, Source
 
-CAPACITY = 4096  # prompts remembered: 19 MB with three MiniLM embeddings each
+CAPACITY = 4096  # prompts: 19 MB with three MiniLM embeddings each
 
 THRESHOLD = 0.98  # least cosine similarity of near-duplicates
 
-TOLERANCE = 0.1  # largest relative difference in prompt length: embedders truncate long texts
+TOLERANCE = 0.1  # relative, in prompt length: embedders truncate long texts
 
 LEAST_NORM = 1e-12
 
 END = 200  # last characters, embedded separately: embedders truncate, and turns of a conversation begin alike
 
-MOST_ASKED = 8192  # prompts whose embeddings are kept until their answers end
+MOST_ASKED = 8192  # embeddings kept until answers end
 
 
 class LengthCache:
-    """The latest prompts and the true lengths of their answers, of one served model. Event loop only."""
+    """Of one served model. Event loop only."""
 
     def __init__(self, capacity: int = CAPACITY, threshold: float = THRESHOLD) -> None:
         if capacity < 1 or not 0 < threshold <= 1:
@@ -40,9 +40,7 @@ class LengthCache:
         return len(self._answers)
 
     def find(self, embedding: NDArray[np.float32], prompt_length: int, scope: str = "") -> int | None:
-        """Length in tokens of the latest answer to the most similar prompt of the scope, or None; `embedding` is
-        (dim,).
-        """
+        """Tokens of the latest answer to the scope's most similar prompt, or None; `embedding` is (dim,)."""
         place = self._nearest(_direction(embedding), prompt_length, scope)
         self.lookups, self.hits = self.lookups + 1, self.hits + (place is not None)
         if place is None:
@@ -69,7 +67,7 @@ class LengthCache:
         if not self._answers:
             return None
         similarities = self._directions[: len(self)] @ direction
-        # Rounding must not make a prompt differ from itself.
+        # a prompt must not differ from itself by rounding
         near = np.flatnonzero(similarities >= self._threshold - 1e-6).tolist()
         answers = ((place, *self._answers[place]) for place in near)
         alike = (
@@ -91,7 +89,7 @@ Embed = Callable[[Sequence[str]], Awaitable[FloatMatrix]]  # texts -> (n, dim), 
 
 
 class CachedPredictor:
-    """A LengthPredictor behind a cache, so that near-duplicates never reach it. Event loop only."""
+    """Near-duplicates never reach the predictor. Event loop only."""
 
     def __init__(self, predictor: LengthPredictor, embed: Embed, cache: LengthCache) -> None:
         self._predictor = predictor
@@ -118,7 +116,7 @@ class CachedPredictor:
         ]
 
     def ended(self, query: LengthQuery, length: int) -> None:
-        """Add an answer that ended by itself."""
+        """An answer ended by itself."""
         embedding = self._asked.get(query)
         if embedding is not None:
             self.cache.add(embedding, _prompt_length(query), length, query.scope)

@@ -25,7 +25,7 @@ class Split:
 
 
 def split(examples: Examples, tasks: Sequence[str], share: float, seed: int, *, by_task: bool = False) -> Split:
-    """Hold out a share of each task's examples at random, or, `by_task`, all examples of a share of the tasks."""
+    """Hold out a share of each task's examples, or, `by_task`, all of a share of the tasks."""
     rng = np.random.default_rng(seed)
     names = np.array(tasks)
     held = np.zeros(len(examples), dtype=bool)
@@ -59,7 +59,7 @@ def covered(predicted: Sequence[LengthDistribution], actual: NDArray[np.float32]
 
 
 def _groups(ablation: Ablation, data: Split) -> list[tuple[NDArray[np.bool_], NDArray[np.bool_]]]:
-    """The examples each forest of an ablation learns from and predicts; RAFT grows one for each task."""
+    """What each forest learns from and predicts; RAFT grows one for each task."""
     if ablation is Ablation.UILO:
         return []
     if ablation is not Ablation.RAFT:
@@ -90,7 +90,7 @@ def predict(
 
 
 def guess(examples: Examples) -> LengthDistribution:
-    """The distribution of all lengths, for any request."""
+    """Of all lengths, for any request."""
     return LengthDistribution.of(examples.lengths, np.ones_like(examples.lengths))
 
 
@@ -106,7 +106,7 @@ def quality(predicted: NDArray[np.float32], actual: NDArray[np.float32], edges: 
     return {"accuracy": float(np.mean(true == guessed)), "f1": f1, **accuracy(predicted, actual)}
 
 
-FRESH_SHARE = 0.5  # share of held-out answers unknown to the forest in use, from which on only these judge
+FRESH_SHARE = 0.5  # of held-out answers new to the forest in use, from which only these judge
 
 DECIMALS = 3  # an embedding varies slightly with its batch
 

@@ -1,6 +1,4 @@
-"""A request's features for the forest (Magnus, section III-B), from a sentence embedder or the model's own
-embeddings.
-"""
+"""A request's features for the forest (Magnus, III-B), by a sentence embedder or the model's own embeddings."""
 
 from __future__ import annotations
 
@@ -15,15 +13,15 @@ from numpy.typing import NDArray
 FloatMatrix = NDArray[np.float32]
 
 INSTRUCTION_GROUPS = 4
-INPUT_GROUPS = 16  # dimensions of a compressed embedding (section III-B)
+INPUT_GROUPS = 16  # dimensions of a compressed embedding (III-B)
 
 FEATURES = INSTRUCTION_GROUPS + INPUT_GROUPS + 1
 
 
 class Ablation(StrEnum):
-    """The features a predictor sees (Table II)."""
+    """Features a predictor sees (Table II)."""
 
-    UILO = "UILO"  # the user input length itself; nothing is learned
+    UILO = "UILO"  # the user input length; nothing is learned
     RAFT = "RAFT"  # the user input length, and a forest for each task
     INST = "INST"  # and the instruction's embedding
     USIN = "USIN"  # and the user input's embedding: Magnus itself
@@ -36,18 +34,16 @@ class LengthQuery:
     user_input_length: int  # UIL, in tokens of the served model
     max_tokens: int
     tokens: tuple[int, ...] = ()  # of both texts, without the chat template
-    scope: str = ""  # whose request it is; scopes share nothing
+    scope: str = ""  # scopes share nothing
 
     @property
     def conversation(self) -> str:
-        """All turns as one text; SSJF's proxy reads its end (section 3.1)."""
+        """All turns as one text; SSJF's proxy reads its end (3.1)."""
         return f"{self.instruction}\n{self.user_input}" if self.instruction else self.user_input
 
 
 def compress(embeddings: FloatMatrix, groups: int) -> FloatMatrix:
-    """(n, dim) -> (n, groups): sums of neighbours over the root of the group's size; raises ValueError if dim <
-    groups.
-    """
+    """(n, dim) -> (n, groups): sums of neighbours over the root of the group's size. Raises ValueError for few dim."""
     dim = embeddings.shape[1]
     if dim < groups:
         raise ValueError(f"an embedding of {dim} values cannot be cut into {groups} groups")
@@ -63,7 +59,7 @@ def assemble(instructions: FloatMatrix, inputs: FloatMatrix, user_input_lengths:
 
 
 def select(features: FloatMatrix, ablation: Ablation) -> FloatMatrix:
-    """Columns of an ablation, the user input length last."""
+    """The user input length last."""
     if ablation is Ablation.USIN:
         return features
     if ablation is Ablation.INST:
@@ -78,11 +74,11 @@ OPENING = 8  # first tokens, which name the task
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TokenFeatures:
-    """features, (2 groups + 1,): mean of all tokens, mean of the opening, number of tokens."""
+    """(2 groups + 1,): mean of all tokens, of the opening, number of tokens."""
 
     table: FloatMatrix
     """(vocabulary, groups)"""
-    digest: float  # 24 bits that identify the table, kept in the journal as one more feature
+    digest: float  # 24 bits of the table, one more feature in the journal
 
     @property
     def width(self) -> int:
@@ -90,19 +86,19 @@ class TokenFeatures:
 
     @classmethod
     def of(cls, embeddings: Iterable[FloatMatrix]) -> TokenFeatures:
-        """From embeddings in parts of (tokens, hidden), ordered by id."""
+        """From parts of (tokens, hidden), ordered by id."""
         parts = [compress(part, min(GROUPS, part.shape[1])) for part in embeddings]
         table = np.ascontiguousarray(np.concatenate(parts))
         return cls(table, float(zlib.crc32(table.tobytes()) & 0xFFFFFF))
 
     @classmethod
     def hashed(cls, size: int) -> TokenFeatures:
-        """Fixed random numbers for `size` word hashes, where no model's embeddings are known."""
+        """Fixed random numbers for `size` word hashes, without a model."""
         table = np.random.default_rng(0).standard_normal((size, GROUPS), dtype=np.float32)
         return cls(table, float(zlib.crc32(table.tobytes()) & 0xFFFFFF))
 
     def read(self, tokens: Sequence[int]) -> tuple[float, ...]:
-        """Compressing is linear, so means of compressed embeddings do. Raises IndexError for an unknown token."""
+        """Means of compressed embeddings, as compressing is linear. Raises IndexError for an unknown token."""
         if not tokens:
             return (0.0,) * self.width
         rows = self.table[np.array(tokens, dtype=np.intp)]

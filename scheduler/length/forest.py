@@ -1,5 +1,5 @@
-"""The random forest that predicts generation lengths (Magnus, section III-B), a quantile regression forest
-(Meinshausen, JMLR 7, 2006), kept on disk as the rows that it is grown from.
+"""The random forest for generation lengths (Magnus, III-B), a quantile regression forest (Meinshausen, JMLR 7, 2006),
+kept on disk as the rows that it is grown from.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ GROWN_AT_ONCE = 5  # trees between two reports of progress
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """Defaults do well on the eight tasks of the paper, which gives none."""
+    """The paper gives none."""
 
     trees: int = 100
     min_leaf: int = 5  # a distribution needs a few answers
@@ -61,9 +61,7 @@ class Examples:
 
 
 class Forest:
-    """Immutable, so any thread may use it. All trees descend together in one array: scikit-learn's `apply` takes 15
-    microseconds a tree.
-    """
+    """Thread-safe. All trees descend together: scikit-learn's `apply` takes 15 microseconds a tree."""
 
     def __init__(self, regressor: Regressor, examples: Examples) -> None:
         self.regressor = regressor
@@ -98,7 +96,7 @@ class Forest:
         return [self._distribution(leaves) for leaves in self._leaves(features)]
 
     def _leaves(self, features: FloatMatrix) -> NDArray[np.intp]:
-        """(n, f) -> leaves (n, trees), numbered through all trees."""
+        """(n, f) -> (n, trees), numbered through all trees."""
         if features.ndim != 2 or features.shape[1] != self.features:
             raise ValueError(f"this forest wants {self.features} features a request, not shape {features.shape}")
         values = features.astype(np.float32, copy=False).ravel()

@@ -1,5 +1,5 @@
-"""Learning while serving (Magnus, section III-B): rows whose length was badly predicted join the training set of a
-new forest. Truncated answers are censored.
+"""Learning while serving (Magnus, III-B): badly predicted rows join the training set of a new forest. Truncated
+answers are censored.
 """
 
 import asyncio
@@ -23,11 +23,11 @@ from scheduler.serving_time.bilinear import rmse
 Lengths = NDArray[np.float32]
 Cut = NDArray[np.bool_]
 
-ORDINARY = 0.95  # share of lengths that are no outliers
+ORDINARY = 0.95  # share of lengths without outliers
 
 
 def median(lengths: Lengths, cut: Cut) -> float | None:
-    """Median of lengths (n,), some truncated; None where too many are."""
+    """Of lengths (n,), some truncated; None where too many are."""
     ascending, left = survival(lengths, cut)
     reached = np.flatnonzero(left <= 0.5 + ROUNDING)
     return float(ascending[reached[0]]) if len(reached) else None
@@ -52,17 +52,17 @@ def completed(lengths: Lengths, cut: Cut) -> Lengths:
 
 WINDOW = 128  # newest answers of each instruction and scope
 
-INSTRUCTIONS = 1024  # instructions and scopes of a holder, least recently used dropped first
+INSTRUCTIONS = 1024  # and scopes of a holder, the latest used
 
 VALUES = 2**18  # lengths of all holders, 36 bytes each
 OVERHEAD = 32
 
-HOLDERS = 5  # fewest holders whose answers a newcomer's estimate may use: fewer might be identified
+HOLDERS = 5  # fewest in a newcomer's estimate: fewer might be identified
 
 
 @dataclass(slots=True)
 class _Lengths:
-    """The newest lengths, negative where truncated, and their median."""
+    """Newest, negative where truncated, and their median."""
 
     rows: deque[int] = field(default_factory=lambda: deque(maxlen=WINDOW))
     median: float | None = None
@@ -70,7 +70,7 @@ class _Lengths:
 
 
 class LengthHistory:
-    """Lengths of answers by scope and instruction, the fallback where no forest predicts in time. Event loop only."""
+    """By scope and instruction, the fallback where no forest predicts in time. Event loop only."""
 
     def __init__(self, instructions: int = INSTRUCTIONS) -> None:
         self._newest = HolderStore(_Lengths, VALUES, instructions, OVERHEAD)
@@ -106,15 +106,15 @@ def _median_of(answers: Iterable[tuple[int, bool]]) -> float | None:
 INTERVAL = 180.0  # seconds between two lessons
 
 SURPRISE_TOKENS = 10.0
-SURPRISE_SHARE = 0.1  # of the true length (section III-B, as are the tokens and the interval)
+SURPRISE_SHARE = 0.1  # of the true length (III-B, as tokens and interval)
 
-MOST_EXAMPLES = 20_000  # rows of the training set, oldest dropped first
+MOST_EXAMPLES = 20_000  # newest rows of the training set
 
-JUDGE_EVERY = 5  # one row of these is kept for judging
+JUDGE_EVERY = 5  # rows, of which one judges
 
 MOST_JUDGES = 256  # newest kept
 
-FEWEST_JUDGES = 10  # fewer judges accept every forest
+FEWEST_JUDGES = 10  # fewer accept every forest
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +132,7 @@ class ServedRow:
 
 
 def served_rows(entries: Iterable[RequestEntry]) -> list[ServedRow]:
-    """Requests of the journal that ended and had a prediction."""
+    """Of requests that ended and had a prediction."""
     return [
         ServedRow(
             entry.features, entry.predicted, entry.generated, entry.outcome in CUT and not entry.replayed, entry.scope
@@ -143,7 +143,7 @@ def served_rows(entries: Iterable[RequestEntry]) -> list[ServedRow]:
 
 
 def surprises(rows: Sequence[ServedRow]) -> tuple[ServedRow, ...]:
-    """Rows with an error above 10 tokens and 10 % of the true length (section III-B)."""
+    """Rows wrong by more than both bounds (III-B)."""
     return tuple(row for row in rows if abs(row.error) > max(SURPRISE_TOKENS, SURPRISE_SHARE * row.generated))
 
 
@@ -153,7 +153,7 @@ def row_error(rows: Sequence[ServedRow]) -> float:
 
 
 def examples(rows: Sequence[ServedRow], known: Examples | None = None) -> Examples:
-    """Training examples from rows; truncated lengths are completed from the others and `known`."""
+    """Truncated lengths are completed from the others and `known`."""
     features = np.array([row.features for row in rows], dtype=np.float32)
     before = np.empty(0, dtype=np.float32) if known is None else known.lengths
     lengths = np.concatenate((before, np.array([row.generated for row in rows], dtype=np.float32)))
@@ -162,9 +162,7 @@ def examples(rows: Sequence[ServedRow], known: Examples | None = None) -> Exampl
 
 
 def is_worse(new: Forest, present: Forest | None, judges: Sequence[ServedRow]) -> bool:
-    """Whether a new forest's mean absolute error on held-out rows exceeds the present one's, or else that when
-    served.
-    """
+    """Whether the mean absolute error on held-out rows exceeds the present forest's, or else that when served."""
     if len(judges) < FEWEST_JUDGES:
         return False
     features = np.array([row.features for row in judges], dtype=np.float32)
@@ -173,7 +171,7 @@ def is_worse(new: Forest, present: Forest | None, judges: Sequence[ServedRow]) -
 
 
 def _error(predicted: NDArray[np.float32], rows: Sequence[ServedRow]) -> float:
-    """Mean absolute error in tokens; a longer prediction of a truncated answer is none."""
+    """Mean absolute, in tokens; a longer prediction of a truncated answer is none."""
     errors = predicted - np.array([row.generated for row in rows], dtype=np.float32)
     return float(np.abs(np.where([row.cut for row in rows], np.minimum(errors, 0), errors)).mean())
 
@@ -217,9 +215,7 @@ class Learning:
             await self.train(self.training, tuple(self._judges))
 
     def _choose(self, rows: Sequence[ServedRow]) -> Lesson:
-        """Set judges aside and add surprises to the training set, where they stay for the next lesson if this one
-        fails.
-        """
+        """Set judges aside and add surprises to the training set, where they stay if this lesson fails."""
         others: list[ServedRow] = []
         for row in rows:
             self._served += 1

@@ -1,6 +1,4 @@
-"""Micro-batches for a length predictor: a request without an answer in time proceeds with the fallback, and gets its
-estimate later.
-"""
+"""Micro-batches for a length predictor: a request without an answer in time takes the fallback, its estimate later."""
 
 from __future__ import annotations
 
@@ -19,17 +17,17 @@ log = logging.getLogger(__name__)
 
 TIME_LIMIT = 0.01  # seconds that a request waits for its prediction
 
-BATCH = 16  # a new request does not wait where more are pending
+BATCH = 16  # with more pending a new request does not wait
 
-IDLE_BATCH = 4  # small, so that a request which waits is soon served
+IDLE_BATCH = 4  # small: who waits is soon served
 
-IDLE_SHARE = 0.25  # share of the predictor's time for requests that do not wait, where it shares cores with the model
+IDLE_SHARE = 0.25  # of time for requests that do not wait, where cores are the model's too
 
 MOST_ASKED = 4096  # pending requests; more get the fallback
 
-MOST_FAILURES = 2  # failures in a row before the predictor pauses
+MOST_FAILURES = 2  # in a row before a pause
 
-LONGEST_PAUSE = 60.0  # seconds; pauses begin with one and double with each failure
+LONGEST_PAUSE = 60.0  # seconds; from one, doubling with each failure
 
 DOUBLINGS = 6
 
@@ -39,7 +37,7 @@ _Asked = tuple[LengthQuery, Answer]
 
 @dataclass(eq=False)
 class MicroBatcher:
-    """Predicts lengths in small batches. Event loop only; requires `run`."""
+    """Event loop only; requires `run`."""
 
     predictor: LengthPredictor
     history: LengthHistory
@@ -58,7 +56,7 @@ class MicroBatcher:
     _arrived: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def predict(self, query: LengthQuery) -> Prediction:
-        """After `time_limit` seconds at most; never raises what the predictor raises."""
+        """Within `time_limit` seconds; never raises what the predictor raises."""
         loop = asyncio.get_running_loop()
         begun, answer = loop.time(), None
         if begun >= self._paused_until and len(self._asked) < MOST_ASKED:

@@ -28,23 +28,23 @@ GROWTH = Growth(trees=50, min_leaf=3, random_cuts=True)
 
 FEWEST = 64  # answers for the first forest
 
-MORE = 0.5  # share of new answers before the next forest, so that all together cost a few times the last
+MORE = 0.5  # share of new answers before the next: all forests cost a few times the last
 
-PAUSE = 50.0  # seconds between forests for each that the last one took
+PAUSE = 50.0  # seconds between forests for each of the last
 
-FIRST_WAIT = 5.0  # seconds to wait at startup for a forest of earlier answers
+FIRST_WAIT = 5.0  # seconds at startup for a forest of earlier answers
 
 MOST = 4096  # newest answers of a forest
 
-ROWS = 2**15  # answers remembered of all scopes, 3 kB each with their part of a forest
+ROWS = 2**15  # answers of all scopes, 3 kB each with their part of a forest
 
 SCOPES = 32  # of one holder
 
-FEW = 4  # answers from which on similar prompts predict, until a forest has grown
+FEW = 4  # answers from which similar prompts predict, until a forest does
 
 NEAREST = 256  # newest answers compared
 
-FRESH = 0.05  # share of new answers before they are compared too
+FRESH = 0.05  # share of new answers before these are compared too
 
 HELD_OUT = 0.2  # share, the newest, by which distributions are calibrated
 
@@ -117,9 +117,7 @@ class OnlineForest:
     def __init__(
         self, features: TokenFeatures, submit: Submit, clock: Clock, known: Iterable[ServedRow] = (), fit: Fit = fit
     ) -> None:
-        """`submit` runs work off the event loop; of the earlier answers `known`, oldest first, those with features of
-        this kind count.
-        """
+        """`submit` runs work off the event loop; of earlier answers, oldest first, those with such features count."""
         self._features = features
         self.learner = Learner[_Work]("lengths", self._regrow, submit)
         self._fit = fit
@@ -137,7 +135,7 @@ class OnlineForest:
             self._begin(first)
 
     async def wait_for_first(self, seconds: float = FIRST_WAIT) -> None:
-        """Wait until the forests of earlier answers have grown, or for these seconds."""
+        """For these seconds at most."""
         if not await asyncio.to_thread(self._idle.wait, seconds):
             log.info("the first forest still grows after %g s: the first requests are served beside it", seconds)
 

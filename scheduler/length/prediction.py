@@ -1,4 +1,4 @@
-"""Predicted lengths of answers, their distributions and their sources."""
+"""Predicted lengths, their distributions and sources."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class LengthDistribution:
         return float(np.dot(self.lengths, self.weights))
 
     def quantile(self, share: float) -> float:
-        """As of answers that are exchangeable with the next; infinite where they are too few."""
+        """As of answers exchangeable with the next; infinite where they are too few."""
         if (share := share * (1 + 1 / self.answers)) > 1.0:
             return inf
         lengths, reached = self._tails[0], self._reached
@@ -71,20 +71,18 @@ class LengthDistribution:
         return np.asarray(shorter + (1.0 - shorter - (0.0 if cut else longer)) * spread, dtype=np.float64)
 
     def coverage(self, length: float) -> float:
-        """Part of an answer between the quantiles TAILS; a length at a quantile counts with its probability inside,
-        since ties would make the interval cover 95 %.
-        """
+        """Part of an answer between the TAILS, at one its probability inside, else ties would cover 95 %."""
         ranks = self.ranks(length)
         return float(np.mean((ranks > TAILS[0]) & (ranks < TAILS[1])))
 
     def mapped(self, ranks: Sequence[float], onto: Sequence[float]) -> LengthDistribution:
-        """The distribution with its ranks mapped, piecewise linear, from the first to the second, both ascending."""
+        """With ranks mapped, piecewise linear, both ascending."""
         reached = np.cumsum(self.weights, dtype=np.float64)
         weights = np.diff(np.interp(reached / reached[-1], (0, *ranks, 1), (0, *onto, 1)), prepend=0.0)
         return LengthDistribution(self.lengths, weights.astype(np.float32))
 
     def opened(self, longest: float, most: float) -> LengthDistribution:
-        """Truncated lengths beyond the `longest` complete one as the `most` allowed: nobody knows how they go on."""
+        """Truncated lengths beyond the `longest` complete one as the `most` allowed."""
         if self.lengths[-1] <= longest:
             return self
         return self.of(np.where(self.lengths > longest, np.maximum(self.lengths, most), self.lengths), self.weights)
