@@ -45,13 +45,7 @@ REPEATS = ("idempotency-key", "x-client-request-id")  # headers that name repeat
 
 CANCELLED = "the request was cancelled by its id"
 
-
-@dataclass(frozen=True, slots=True)
-class Caller:
-    """`holder` names the API key, None without; `request_id` is the client's."""
-
-    holder: str | None
-    request_id: str
+SAME = ("id", "request_id", "caller", "endpoint", "model", "created", "stream")  # in a status as in the record
 
 
 @dataclass(eq=False, slots=True)
@@ -59,7 +53,8 @@ class Record:
     """Changed by the register only, but for `requests`."""
 
     id: str
-    caller: Caller
+    caller: str | None  # names the API key; None without
+    request_id: str  # the client's
     endpoint: str
     model: str
     stream: bool
@@ -78,10 +73,11 @@ class Record:
     def of(
         cls, request: web.Request, prefix: str, model: str, user: str | None, *, stream: bool, asks: Iterable[str] = ()
     ) -> Record:
-        """The record of a call that comes now; its id begins with `prefix`."""
+        """Its id begins with `prefix`."""
         return cls(
             f"{prefix}{secrets.token_hex(16)}",
-            Caller(holder_of(request), request_id(request)),
+            holder_of(request),
+            request_id(request),
             request.path,
             model,
             stream,
@@ -136,23 +132,20 @@ class Register:
 
     def status(self, name: str, holder: str | None, *, explained: bool = False) -> RequestStatus | None:
         """`explained` adds why it waits; None for an unknown or foreign call."""
-        found = self._find(name, holder)
-        if isinstance(found, Record):
+        if isinstance(found := self._find(name, holder), Record):
             return self._status(found, explained=explained)
         return msgspec.structs.replace(found, waits_for=None) if found is not None and explained else found
 
     def _own(self, holder: str | None) -> list[Record]:
-        return [one for one in reversed(self._open.values()) if one.caller.holder == holder]
+        return [one for one in reversed(self._open.values()) if one.caller == holder]
 
     def explain_row(self, row: RowId, holder: str | None) -> RequestStatus | None:
-        """The call with this row, or None."""
         found = (one for one in self._own(holder) if any(request.row_id == row for request in one.requests))
         return next((self._status(one, explained=True) for one in found), None)
 
     def cancel(self, name: str, holder: str | None) -> RequestStatus | None:
         """What has ended stays. None as for `status`."""
-        found = self._find(name, holder)
-        if isinstance(found, Record):
+        if isinstance(found := self._find(name, holder), Record):
             open_requests = [request for request in found.requests if not request.state.is_final]
             # Complete answers are on their way.
             found.cancelled = found.cancelled or not found.requests or bool(open_requests)
@@ -163,7 +156,7 @@ class Register:
         return self.status(name, holder)
 
     def iter_latest(self, holder: str | None, limit: int) -> Iterator[RequestStatus]:
-        """Under way, then ended, latest first; statuses are computed on demand."""
+        """Under way, then ended, latest first; computed on demand."""
         own = self._own(holder)[:limit]
         past = (ended for ended in reversed(self._ended.values()) if ended.caller == holder)
         return chain(map(self._status, own), [*islice(past, limit - len(own))])
@@ -172,9 +165,9 @@ class Register:
         """By id, or the latest with this request id, under way before ended."""
         found: Record | RequestStatus | None = self._open.get(name) or self._ended.get(name)
         if found is not None:
-            return found if _caller(found).holder == holder else None
+            return found if found.caller == holder else None
         calls: Iterable[Record | RequestStatus] = chain(reversed(self._open.values()), reversed(self._ended.values()))
-        return next((one for one in calls if _caller(one) == Caller(holder, name)), None)
+        return next((one for one in calls if (one.caller, one.request_id) == (holder, name)), None)
 
     def _status(self, record: Record, *, explained: bool = False) -> RequestStatus:
         requests, state = record.requests, record.state
@@ -186,13 +179,11 @@ class Register:
         end = max(ends) if requests and len(ends) == len(requests) else self._dispatcher.now()
         reason: WaitReason | None | msgspec.UnsetType = msgspec.UNSET
         if explained:
-            others = [one for one in self._own(record.caller.holder) if one is not record]
+            others = [one for one in self._own(record.caller) if one is not record]
             own = {request: one.id for one in others for request in one.requests}
             reason = explain_wait(requests, own, self._dispatcher)
         return RequestStatus(
-            **{name: getattr(record, name) for name in ("id", "endpoint", "model", "created", "stream")},
-            request_id=record.caller.request_id,
-            caller=record.caller.holder,
+            **{name: getattr(record, name) for name in SAME},
             state=state,
             place=place,
             expected_wait_s=wait,
@@ -205,10 +196,6 @@ class Register:
             choices=choices,
             waits_for=reason,
         )
-
-
-def _caller(call: Record | RequestStatus) -> Caller:
-    return call.caller if isinstance(call, Record) else Caller(call.caller, call.request_id)
 
 
 REGISTER = web.AppKey("register", Register)

@@ -1,7 +1,6 @@
 """A call between dispatcher, client and backend."""
 
 import asyncio
-from contextlib import suppress
 from dataclasses import dataclass, field
 
 import aiohttp
@@ -10,7 +9,7 @@ from aiohttp import web
 from engine.messages import FinishReason, RowId
 from scheduler.request import Request
 from server.api.errors import ApiError, failure_error
-from server.api.register import Record
+from server.api.register import CANCELLED, Record
 from server.gateway.backend import Backend, Waiting
 
 
@@ -38,13 +37,10 @@ class ProxiedCall:
 
     def leave(self) -> None:
         """The backend sees its connection close."""
-        if self.asking is None:
+        if self.asking is None or self.asking.cancel() or self.asking.cancelled():
             return
-        if self.asking.done():
-            if not self.asking.cancelled() and self.asking.exception() is None:
-                self.asking.result().close()
-        else:
-            self.asking.cancel()
+        if self.asking.exception() is None:
+            self.asking.result().close()
 
     def end(self) -> None:
         """The client gets the reason if nothing was sent."""
@@ -55,10 +51,9 @@ class ProxiedCall:
 
     def failure(self) -> ApiError:
         """Of a call ended from this side."""
-        with suppress(ApiError):
-            self.record.check()
-            return failure_error(self.request.failure, "the request was given up, or its backend is gone")
-        return ApiError(499, "the request was cancelled by its id")
+        if self.record.cancelled:
+            return ApiError(499, CANCELLED)
+        return failure_error(self.request.failure, "the request was given up, or its backend is gone")
 
 
 @dataclass(frozen=True, slots=True)

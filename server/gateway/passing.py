@@ -1,6 +1,4 @@
-"""Reads, queues and forwards a call, bytes unchanged both ways; it may be retried elsewhere until its answer's first
-byte.
-"""
+"""Reads, queues and forwards a call, bytes unchanged both ways."""
 
 import asyncio
 from collections.abc import Iterator
@@ -39,10 +37,8 @@ UNSTATED = 4096  # tokens of an answer without max_tokens
 
 # paths below /v1 to data stored at backends
 KEEPING = frozenset(
-    {
-        *("files", "uploads", "batches", "responses", "conversations", "threads", "assistants", "vector_stores"),
-        *("containers", "fine_tuning", "videos"),
-    }
+    ("files", "uploads", "batches", "responses", "conversations", "threads", "assistants", "vector_stores")
+    + ("containers", "fine_tuning", "videos")
 )
 MINGLED = frozenset({"chat", "messages", "requests"})  # partly so
 
@@ -80,7 +76,7 @@ async def _queue(request: web.Request, body: bytes) -> web.StreamResponse:
     if generates:
         record.program = app[PROGRAMS].recognize(record.client, signs, record.arrival)
     request[CALL] = record.id
-    holder = record.caller.holder
+    holder = record.caller
     with app[REGISTER].enter(record):
         query, sampling = _query(record, meta, words)
         prediction = await app[LENGTHS].predict(query, sampling) if generates else None
@@ -102,7 +98,7 @@ async def _queue(request: web.Request, body: bytes) -> web.StreamResponse:
 
 
 def _query(record: Record, meta: CallMeta, words: tuple[int, ...]) -> tuple[LengthQuery, SamplingParams]:
-    holder, most = record.caller.holder, min(meta.most or UNSTATED, ROOM) * meta.choices
+    holder, most = record.caller, min(meta.most or UNSTATED, ROOM) * meta.choices
     scope = length_scope(holder, None) if holder else ""
     sampling = SamplingParams(max_tokens=most, min_tokens=min(most, meta.least * meta.choices))
     return LengthQuery("", "", meta.prompt_tokens, most, words, scope), sampling

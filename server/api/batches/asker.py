@@ -17,7 +17,7 @@ from server.api.input.body import decode
 from server.api.output.answer import gather_answers
 from server.api.output.call import open_call
 from server.api.output.reply import encode
-from server.api.register import REGISTER, Caller, Record
+from server.api.register import REGISTER, Record
 from server.api.served_model import DISPATCHER, MODEL, model_name
 from server.batches.batch import LineReply
 
@@ -57,19 +57,20 @@ class ModelAsker:
     ) -> LineReply | None:
         """An answer or error; None where there is no room now."""
         try:
-            reply = await self._answer(endpoint, body, Caller(holder, request_id), share)
+            reply = await self._answer(endpoint, body, holder, share, request_id)
         except ApiError as failure:
             return None if failure.status in LATER else _failed(failure, request_id)
         except Exception:
             log.exception("request %s failed", request_id)
             return _failed(internal_error(request_id), request_id)
-        written = await self._app[MODEL].run_in_thread(encode, reply)  # may be large
-        return LineReply(200, request_id, msgspec.Raw(written))
+        # May be large.
+        return LineReply(200, request_id, msgspec.Raw(await self._app[MODEL].run_in_thread(encode, reply)))
 
-    async def _answer(self, endpoint: str, raw: bytes, caller: Caller, share: Share) -> msgspec.Struct:
+    async def _answer(
+        self, endpoint: str, raw: bytes, holder: str | None, share: Share, request_id: str
+    ) -> msgspec.Struct:
         if endpoint == EMBEDDINGS:
-            asked = await decode(raw, EmbeddingBody, self._app)
-            return (await embed(asked, self._app, caller.holder))[0]
+            return (await embed(await decode(raw, EmbeddingBody, self._app), self._app, holder))[0]
         app, model, kind = self._app, self._app[MODEL], ENDPOINTS[endpoint]
         given = await decode(raw, kind.schema, app)
         if given.stream:
@@ -78,8 +79,8 @@ class ModelAsker:
         body = msgspec.structs.replace(given, priority=BACKGROUND, deadline_ms=None, promise=None)
         prompts = await kind.prompts(body, model)
         app[ACCESS].quota.count_answers(share, (body.n or 1) * len(prompts))
-        call_id, client = f"{kind.prefix}{secrets.token_hex(16)}", caller.holder or ""
-        record = Record(call_id, caller, endpoint, name, False, arrival, client=client)
+        call_id = f"{kind.prefix}{secrets.token_hex(16)}"
+        record = Record(call_id, holder, request_id, endpoint, name, False, arrival, client=holder or "")
         with app[REGISTER].enter(record):
             async with open_call(body, prompts, app, record, LINE_LOGPROBS) as call:
                 return kind.words(call, body, model).whole(await gather_answers(call))

@@ -1,5 +1,5 @@
-"""Prompts -> the HTTP response with their answers, whole or streamed. Words make bodies and events; the newer APIs'
-answers are items, texts and calls, that open, grow and close.
+"""Prompts -> the HTTP response with their answers, whole or streamed. Words make bodies and events; items, texts and
+calls, open, grow and close.
 """
 
 import logging
@@ -18,7 +18,7 @@ from scheduler.stream import Shortcut, join_updates
 from server.api.errors import ApiError, internal_error
 from server.api.input.prompts import Prompt
 from server.api.input.sampling import cut_header
-from server.api.input.schema import TextBody
+from server.api.input.schema import ChatBody, TextBody
 from server.api.output import sse
 from server.api.output.call import Call, Part, open_call, read_updates
 from server.api.output.reading import CallPiece, Piece, try_json
@@ -32,8 +32,6 @@ log = logging.getLogger(__name__)
 
 
 class Words(ABC):
-    """The wording of one call in an API."""
-
     end_marker: ClassVar[bool]  # whether [DONE] ends streams
 
     def opening(self) -> Iterable[msgspec.Struct]:
@@ -98,9 +96,8 @@ async def gather_answers(call: Call) -> list[Part]:
                 part = call.receive(place, update)
                 updates[place].append(part.update)
                 pieces[place].extend(part.pieces)
-    return [
-        Part(answer, join_updates(own), said) for answer, own, said in zip(call.answers, updates, pieces, strict=True)
-    ]
+    given = zip(call.answers, updates, pieces, strict=True)
+    return [Part(answer, join_updates(own), said) for answer, own, said in given]
 
 
 async def _stream(request: web.Request, call: Call, words: Words, *, progress: bool) -> web.StreamResponse:
@@ -159,8 +156,8 @@ class ItemWords(Words):
 
     end_marker = False
 
-    def __init__(self) -> None:
-        self.items: list[Item] = []
+    def __init__(self, call: Call, body: ChatBody, model: ServedModel) -> None:
+        self.call, self.model, self.items = call, model, list[Item]()
 
     def events(self, part: Part) -> Iterator[msgspec.Struct]:
         for piece in part.pieces:
@@ -171,7 +168,7 @@ class ItemWords(Words):
             else:
                 if not self.items or self.items[-1].call is not None:
                     yield from self._begin(None)
-                text = piece.text
+                text = piece
             self.items[-1].parts.append(text)
             yield from self.grown(self.items[-1], text)
         if part.update.finish_reason is None:

@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
-from typing import TypeAlias
 
 import msgspec
 from aiohttp import web
@@ -45,8 +44,6 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """An update, and its text and calls."""
-
     answer: Answer
     update: RowUpdate
     pieces: Sequence[Piece]
@@ -86,8 +83,7 @@ class Call:
         pieces = answer.reader.push(update.text, last=ends)
         if answer.reader.ended and not ended and not ends:  # ended by a call although its text could go on
             self.dispatcher.cancel(answer.request)
-            last = RowUpdate(answer.request.row_id, finish_reason=FinishReason.STOP)
-            answer.request.stream.put(last)
+            answer.request.stream.put(RowUpdate(answer.request.row_id, finish_reason=FinishReason.STOP))
         return Part(answer, update, pieces, answer.weight if ends else weight)
 
     def usage(self) -> Usage:
@@ -114,7 +110,7 @@ async def open_call(
     """Submit a body's answers, with `most` log-probabilities in all; leaving cancels them. Raises ApiError 400, 429,
     499 or 503.
     """
-    dispatcher, holder, answers = app[DISPATCHER], record.caller.holder, list[Answer]()
+    dispatcher, holder, answers = app[DISPATCHER], record.caller, list[Answer]()
     promise = Known() if body.promise is None else ask_for(body.promise, record.arrival, dispatcher.now())
     deadline = None if body.deadline_ms is None else record.arrival + body.deadline_ms / 1000
     try:
@@ -139,7 +135,7 @@ async def open_call(
         await dispatcher.cancel_all(record.requests)
 
 
-Arrivals: TypeAlias = Sequence[tuple[int, RowUpdate]]  # updates since the last look, by place of request
+Arrivals = Sequence[tuple[int, RowUpdate]]  # updates since the last look, by place of request
 
 RECORDING_TIME = 5.0  # seconds that the last update may wait for the journal (--journal-sync)
 

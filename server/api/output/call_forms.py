@@ -41,8 +41,7 @@ def read_json_calls(text: str, tools: Schemas, *, bare: bool = False) -> Calls:
             calls.append((head[1], _object(written)))
         else:
             values = msgspec.json.decode(written, type=list[msgspec.Raw] | dict[str, msgspec.Raw])
-            for one in values if isinstance(values, list) else [written]:
-                calls.append(_read_object(one, bare=bare))
+            calls += (_read_object(one, bare=bare) for one in (values if isinstance(values, list) else [written]))
     return calls
 
 
@@ -162,7 +161,6 @@ _BARE_HEAD = re.compile(r'(?:\[\s*)?(?:\{\s*(?:"(?:[^"]*|(?:name|arguments|param
 
 
 def may_be_bare(text: str, tools: Schemas) -> bool:
-    """Whether a text may begin calls without marks."""
     text = text.lstrip()
     named = any(name.startswith(text) or text.startswith((f"{name}{{", f"{name}[ARGS]")) for name in tools)
     return named or _BARE_HEAD.fullmatch(text) is not None

@@ -12,7 +12,7 @@ from engine.messages import FinishReason, RowUpdate
 from server.api.input.schema import ChatBody
 from server.api.output.call import Answer, Part
 from server.api.output.completions import ChoicesBody, ChoiceWords
-from server.api.output.reading import CallPiece, Piece, TextPiece
+from server.api.output.reading import CallPiece, Piece
 from server.api.output.reply import ChatLogprobs, Lazy, PromptLogprobs, chat_logprobs, prompt_logprobs
 
 
@@ -138,7 +138,7 @@ def _deltas(answer: Answer, pieces: Sequence[Piece]) -> list[Delta]:
 
 
 def _said(pieces: Sequence[Piece]) -> str:
-    return "".join(piece.text for piece in pieces if isinstance(piece, TextPiece))
+    return "".join(piece for piece in pieces if isinstance(piece, str))
 
 
 def _call_deltas(pieces: Sequence[Piece]) -> list[ToolCall]:

@@ -15,7 +15,7 @@ from server.api.input.schema import CompletionBody, StreamOptions, TextBody
 from server.api.output import reply as replies
 from server.api.output.answer import Words
 from server.api.output.call import Call, Part
-from server.api.output.reading import PlainText, TextPiece
+from server.api.output.reading import PlainText
 from server.api.output.sse import EventStream, frame
 from server.api.served_model import ServedModel
 from server.line_ends import escape_line_ends
@@ -37,8 +37,6 @@ class ChoicesBody(msgspec.Struct, Generic[C], frozen=True, kw_only=True, omit_de
 
 
 class ChoiceWords(Words, Generic[B]):
-    """Token counts before the end of a stream where wanted."""
-
     end_marker = True
     shape: ClassVar[type[msgspec.Struct]]  # of events
     object: ClassVar[str]  # of these
@@ -94,7 +92,7 @@ class TextFrames:
         if not update.text or not self._answer.begun or update.finish_reason is not None or update.logprobs:
             return False
         if not self._around:
-            part = Part(self._answer, RowUpdate(update.row_id, text=MARK), [TextPiece(MARK)])
+            part = Part(self._answer, RowUpdate(update.row_id, text=MARK), [MARK])
             self._around = tuple(frame(self._words.events(part)).split(orjson.dumps(MARK)))
         before, after = self._around
         text = orjson.dumps(update.text)

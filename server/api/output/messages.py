@@ -8,10 +8,8 @@ import orjson
 
 from engine.messages import REPETITION, FinishReason, RowUpdate
 from server.api.errors import ApiError
-from server.api.input.schema import ChatBody
 from server.api.output.answer import Item, ItemWords
-from server.api.output.call import Call, Part
-from server.api.served_model import ServedModel
+from server.api.output.call import Part
 
 StopReason: TypeAlias = Literal["end_turn", "max_tokens", "stop_sequence", "tool_use"]
 
@@ -109,10 +107,6 @@ def message_error(error: ApiError, request_id: str) -> MessageError:
 class MessageWords(ItemWords):
     """A block for the text and each call; the last event ends a stream, without [DONE]."""
 
-    def __init__(self, call: Call, body: ChatBody, model: ServedModel) -> None:
-        super().__init__()
-        self._call = call
-
     def whole(self, answers: Sequence[Part]) -> MessageObject:
         for _ in self.events(answers[0]):
             pass
@@ -143,10 +137,10 @@ class MessageWords(ItemWords):
         yield MessageEvent(type="message_stop")
 
     def failed(self, error: ApiError) -> msgspec.Struct:
-        return message_error(error, self._call.record.caller.request_id)
+        return message_error(error, self.call.record.request_id)
 
     def _usage(self) -> MessageUsage:
-        usage = self._call.usage()
+        usage = self.call.usage()
         cached = usage.prompt_tokens_details.cached_tokens
         return MessageUsage(usage.prompt_tokens - cached, usage.completion_tokens, cached)
 
@@ -154,14 +148,14 @@ class MessageWords(ItemWords):
         sequence = update.stop_reason
         if update.finish_reason is FinishReason.LENGTH:
             return "max_tokens", None
-        if self._call.answers[0].reader.calls:
+        if self.call.answers[0].reader.calls:
             return "tool_use", None
         if isinstance(sequence, str) and sequence != REPETITION:
             return "stop_sequence", sequence
         return "end_turn", None
 
     def _message(self, content: list[ContentBlock], reason: StopReason | None, sequence: str | None) -> MessageObject:
-        record, usage = self._call.record, self._usage()
+        record, usage = self.call.record, self._usage()
         return MessageObject(
             id=record.id, model=record.model, content=content, stop_reason=reason, stop_sequence=sequence, usage=usage
         )

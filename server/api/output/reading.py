@@ -16,11 +16,6 @@ from server.api.output.call_forms import BARE, FORMS, Calls, Form, Schemas, is_o
 
 
 @dataclass(frozen=True, slots=True)
-class TextPiece:
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
 class CallPiece:
     """The first piece of a call has its id and name."""
 
@@ -30,7 +25,7 @@ class CallPiece:
     name: str = ""
 
 
-Piece: TypeAlias = TextPiece | CallPiece
+Piece: TypeAlias = str | CallPiece  # a text, or of a call
 
 
 class PlainText:
@@ -38,7 +33,7 @@ class PlainText:
 
     def push(self, text: str, *, last: bool) -> list[Piece]:
         """`last` releases what was held back."""
-        return [TextPiece(text)] if text else []
+        return [text] if text else []
 
 
 class GuaranteedCalls:
@@ -62,14 +57,13 @@ class GuaranteedCalls:
         self._plain = self._plain or (self.calls == 0 and not OPEN.startswith(self._held[: len(OPEN)]))
         if self._plain:
             said, self._held = self._held, ""
-            return [TextPiece(said)] if said else []
+            return [said] if said else []
         return [*self._advance(), *(self._rest() if last else ())]
 
     def _advance(self) -> Iterator[Piece]:
         while not self.ended:
             if self._name is None:
-                head = _HEAD.match(self._held)
-                if head is None:
+                if (head := _HEAD.match(self._held)) is None:
                     return
                 self._held, self._name = self._held[head.end() :], head["name"]
                 self._arguments, self._told = "", False
@@ -117,8 +111,8 @@ class FoundCalls:
 
     def push(self, text: str, *, last: bool) -> list[Piece]:
         self._held += text
-        pieces = [*self._advance(last=last), *([TextPiece(self._space)] if last and not self.calls else ())]
-        return [piece for piece in pieces if not isinstance(piece, TextPiece) or piece.text]
+        pieces = [*self._advance(last=last), *([self._space] if last and not self.calls else ())]
+        return [piece for piece in pieces if piece != ""]
 
     def _advance(self, *, last: bool) -> Iterator[Piece]:
         if self._bare:
@@ -162,11 +156,11 @@ class FoundCalls:
         self._held = self._held[end + len(form.close) :] if end >= 0 else ""
         return True, self._call(calls)
 
-    def _say(self, text: str) -> TextPiece:
+    def _say(self, text: str) -> str:
         text = self._space + text
         said = text.rstrip()
         self._space = text[len(said) :]
-        return TextPiece(said)
+        return said
 
     def _call(self, calls: Calls) -> Iterator[Piece]:
         self._space = ""

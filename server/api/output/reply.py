@@ -261,9 +261,7 @@ def _top(token: TokenLogprob | None, text: Text, alternatives: int) -> dict[str,
 
 def characters(token_id: int, text: Text) -> int:
     """Characters that a token begins: none for continuation bytes and special tokens."""
-    if not text.decode([token_id]):
-        return 0
-    return sum(byte & 0xC0 != 0x80 for byte in text.token_bytes(token_id))
+    return sum(byte & 0xC0 != 0x80 for byte in text.token_bytes(token_id)) if text.decode([token_id]) else 0
 
 
 def prompt_logprobs(
@@ -280,10 +278,7 @@ def _ranked(token: TokenLogprob | None, text: Text, alternatives: int) -> dict[s
         return None
     ranks = [(token_id, logprob, place + 1) for place, (token_id, logprob) in enumerate(token.top[:alternatives])]
     ranks.append((token.token_id, token.logprob, token.rank))
-    return {
-        str(token_id): PromptLogprob(_finite(logprob), rank, text.token_text(token_id))
-        for token_id, logprob, rank in ranks
-    }
+    return {str(one): PromptLogprob(_finite(logprob), rank, text.token_text(one)) for one, logprob, rank in ranks}
 
 
 def _finite(logprob: float) -> float:

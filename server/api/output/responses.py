@@ -15,25 +15,22 @@ from server.api.input.schema import ChatBody
 from server.api.output import response_objects as replies
 from server.api.output.answer import Item, ItemWords
 from server.api.output.call import Call, Part
-from server.api.output.reading import TextPiece, try_json
+from server.api.output.reading import try_json
 from server.api.output.reply import ChatLogprob, chat_logprobs
 from server.api.served_model import ServedModel
+
+Keep = Callable[[replies.ResponseObject], None]
 
 
 class ResponseWords(ItemWords):
     """Numbered events without [DONE]."""
 
     def __init__(
-        self,
-        call: Call,
-        body: ChatBody,
-        model: ServedModel,
-        asked: bodies.ResponsesBody,
-        keep: Callable[[replies.ResponseObject], None] | None,
+        self, call: Call, body: ChatBody, model: ServedModel, asked: bodies.ResponsesBody, keep: Keep | None
     ) -> None:
         """`body` is the chat for `asked`; `keep` gets the whole response."""
-        super().__init__()
-        self._call, self._body, self._model, self._keep = call, asked, model, keep
+        super().__init__(call, body, model)
+        self._body, self._keep = asked, keep
         self._custom = frozenset(tool.name for tool in asked.tools or () if tool.type == "custom")
         self._numbers = count()
         self._fresh: list[ChatLogprob] = []  # of the current part's text
@@ -54,9 +51,9 @@ class ResponseWords(ItemWords):
 
     def events(self, part: Part) -> Iterator[msgspec.Struct]:
         told = part.update.logprobs if bodies.wants_logprobs(self._body) else ()  # answers with tools have none
-        self._fresh = list(chat_logprobs(told, self._model.text).content)
+        self._fresh = list(chat_logprobs(told, self.model.text).content)
         self._logprobs += self._fresh
-        yield from super().events(replace(part, pieces=part.pieces or [TextPiece("")]) if self._fresh else part)
+        yield from super().events(replace(part, pieces=part.pieces or [""]) if self._fresh else part)
 
     def begun(self, item: Item) -> Iterator[msgspec.Struct]:
         yield self._event("output_item.added", output_index=item.place, item=self._item(item))
@@ -95,7 +92,7 @@ class ResponseWords(ItemWords):
         if self.items and self.items[-1].status == "in_progress":
             self.items[-1].status = "incomplete"
         failure = replies.ResponseFailure(error_body(error).error.code, error.message)
-        status: replies.Status = "cancelled" if self._call.record.cancelled else "failed"
+        status: replies.Status = "cancelled" if self.call.record.cancelled else "failed"
         return self._event("failed", response=self._response(status, error=failure))
 
     def _item(self, item: Item) -> replies.OutputItem:
@@ -109,7 +106,7 @@ class ResponseWords(ItemWords):
 
     def _name(self, item: Item) -> str:
         prefix = "msg_" if item.call is None else "ctc_" if item.call.name in self._custom else "fc_"
-        return self._call.record.id.replace("resp_", prefix, 1) + (str(item.place) if item.place else "")
+        return self.call.record.id.replace("resp_", prefix, 1) + (str(item.place) if item.place else "")
 
     def _of(self, item: Item, kind: str, **fields: Any) -> replies.ResponseEvent:
         part = {"content_index": 0} if item.call is None else {}
@@ -119,7 +116,7 @@ class ResponseWords(ItemWords):
         return replies.ResponseEvent(type=f"response.{kind}", sequence_number=next(self._numbers), **fields)
 
     def _response(self, status: replies.Status, **ending: Any) -> replies.ResponseObject:
-        body, record, sampling = self._body, self._call.record, self._call.requests[0].sampling
+        body, record, sampling = self._body, self.call.record, self.call.requests[0].sampling
         over = status != "in_progress"
         return replies.ResponseObject(
             id=record.id,
@@ -138,12 +135,12 @@ class ResponseWords(ItemWords):
             top_logprobs=body.top_logprobs or 0,
             top_p=sampling.top_p,
             usage=self._usage() if over else None,
-            metrics=self._call.metrics() if over else None,
+            metrics=self.call.metrics() if over else None,
             **ending,
         )
 
     def _usage(self) -> replies.ResponseUsage:
-        usage = self._call.usage()
+        usage = self.call.usage()
         cached = replies.InputDetails(usage.prompt_tokens_details.cached_tokens)
         return replies.ResponseUsage(usage.prompt_tokens, usage.completion_tokens, usage.total_tokens, cached)
 

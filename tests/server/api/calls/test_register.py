@@ -9,7 +9,7 @@ from scheduler.dispatcher import Dispatcher
 from scheduler.request import Request, State, Times
 from scheduler.strategy import STRATEGIES
 from server.api.errors import ApiError
-from server.api.register import Caller, Record, Register
+from server.api.register import Record, Register
 from server.api.request_status import CallState
 from tests.scheduler.fakes import VirtualClock
 
@@ -22,7 +22,7 @@ def idle() -> Dispatcher:
 
 
 def record(name: str, *requests: Request, holder: str | None = None, request_id: str = "") -> Record:
-    return Record(name, Caller(holder, request_id or f"x-{name}"), "/v1/x", "m", False, 1.0, requests, created=0)
+    return Record(name, holder, request_id or f"x-{name}", "/v1/x", "m", False, 1.0, requests, created=0)
 
 
 def waiting() -> Request:

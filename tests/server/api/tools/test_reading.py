@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from server.api.input.tools import BETWEEN, CALL_TAIL, call_head, call_text
-from server.api.output.reading import CallPiece, FoundCalls, GuaranteedCalls, Piece, Reader, TextPiece, split
+from server.api.output.reading import CallPiece, FoundCalls, GuaranteedCalls, Piece, Reader, split
 
 TOOLS: dict[str, dict[str, object]] = {
     "f": {
@@ -42,7 +42,7 @@ def joined(pieces: Sequence[Piece]) -> tuple[str, list[tuple[str, str]]]:
     text, calls = "", list[list[str]]()
     for piece in pieces:
         match piece:
-            case TextPiece(more):
+            case str(more):
                 text += more
             case CallPiece(index, more, ""):
                 assert index == len(calls) - 1
