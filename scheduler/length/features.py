@@ -35,6 +35,7 @@ class LengthQuery:
     max_tokens: int
     tokens: tuple[int, ...] = ()  # of both texts, without the chat template
     scope: str = ""  # scopes share nothing
+    answers: int = 1  # in one request; a length is of one of them
 
     @property
     def conversation(self) -> str:

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from hashlib import sha256
 from itertools import chain, islice
 from typing import Any
@@ -89,6 +89,15 @@ class CallMeta(SignFields, frozen=True):
     def choices(self) -> int:
         """For each prompt."""
         return self.n if _is_count(self.n) and 1 <= self.n <= MOST_ANSWERS else 1
+
+    @property
+    def answers(self) -> int:
+        """Completions may have several prompts."""
+        with suppress(msgspec.MsgspecError):
+            prompts = msgspec.json.decode(self.prompt, type=list[Raw])
+            if prompts and bytes(prompts[0])[:1] in (b'"', b"["):
+                return self.choices * min(len(prompts), MOST_ANSWERS)
+        return self.choices
 
     @property
     def prompt_tokens(self) -> int:

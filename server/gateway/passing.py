@@ -58,8 +58,8 @@ async def estimate(request: web.Request) -> web.Response:
     if meta.n not in (None, meta.choices):
         raise invalid("n", f"must be a whole number from 1 to {MOST_ANSWERS}")
     record = _record(request, meta)
-    query, sampling = _query(record, meta, words)
-    known = _known(request, record, meta, await request.app[LENGTHS].predict(query, sampling))
+    query, sampling = _query(record, meta, words, meta.answers)
+    known = _known(request, record, meta, query.answers, await request.app[LENGTHS].predict(query, sampling))
     dispatcher = request.app[DISPATCHER]
     requests = dispatcher.estimate_all([((0,) * meta.prompt_tokens, sampling, known)])
     told = expectation_of(requests, dispatcher.now())
@@ -71,19 +71,19 @@ async def _queue(request: web.Request, body: bytes) -> web.StreamResponse:
     app, ticket, generates = request.app, request[TICKET], request[OPERATION].generates
     ticket.count_answers(1)
     meta, words, signs, streamed = await read_aside(_read, body, request)
-    ticket.count_answers(meta.choices)
+    ticket.count_answers(answers := meta.answers)
     record = _record(request, meta)
     if generates:
         record.program = app[PROGRAMS].recognize(record.client, signs, record.arrival)
     request[CALL] = record.id
     holder = record.caller
     with app[REGISTER].enter(record):
-        query, sampling = _query(record, meta, words)
+        query, sampling = _query(record, meta, words, answers)
         prediction = await app[LENGTHS].predict(query, sampling) if generates else None
         record.check()
-        expected = sampling.max_tokens if prediction is None else min(sampling.max_tokens, int(prediction.length))
+        expected = sampling.max_tokens if prediction is None else answers * int(prediction.length)
         check_tokens(query.user_input_length + expected, app[LIMITS], app[DISPATCHER])
-        known = _known(request, record, meta, prediction)
+        known = _known(request, record, meta, answers, prediction)
         (queued,) = submit(app, record, [((0,) * query.user_input_length, sampling, known)], [(query, prediction)])
         with _open_passage(app, record, queued) as passage:
             passage.as_stream = streamed
@@ -97,11 +97,11 @@ async def _queue(request: web.Request, body: bytes) -> web.StreamResponse:
                 spend_tokens(app, holder, passage.request.generated)
 
 
-def _query(record: Record, meta: CallMeta, words: tuple[int, ...]) -> tuple[LengthQuery, SamplingParams]:
-    holder, most = record.caller, min(meta.most or UNSTATED, ROOM) * meta.choices
+def _query(record: Record, meta: CallMeta, words: tuple[int, ...], answers: int) -> tuple[LengthQuery, SamplingParams]:
+    holder, most = record.caller, min(meta.most or UNSTATED, ROOM)
     scope = length_scope(holder, None) if holder else ""
-    sampling = SamplingParams(max_tokens=most, min_tokens=min(most, meta.least * meta.choices))
-    return LengthQuery("", "", meta.prompt_tokens, most, words, scope), sampling
+    sampling = SamplingParams(max_tokens=answers * most, min_tokens=answers * min(most, meta.least))
+    return LengthQuery("", "", meta.prompt_tokens, most, words, scope, answers), sampling
 
 
 def _read(body: bytes, request: web.Request) -> tuple[CallMeta, tuple[int, ...], Signs, bytes | None]:
@@ -126,7 +126,7 @@ def _record(request: web.Request, meta: CallMeta) -> Record:
     return Record.of(request, "call-", model or "", user, stream=meta.stream is True)
 
 
-def _known(request: web.Request, record: Record, meta: CallMeta, prediction: Prediction | None) -> Known:
+def _known(request: web.Request, record: Record, meta: CallMeta, answers: int, prediction: Prediction | None) -> Known:
     asked = read_field(meta.promise) or read_header(request.headers)
     return Known(
         priority=meta.read_priority(),
@@ -135,8 +135,8 @@ def _known(request: web.Request, record: Record, meta: CallMeta, prediction: Pre
         client=record.client,
         prompt_cache_key=meta.read_cache_key(record.client),
         program=record.program,
-        predicted_length=None if prediction is None else prediction.length * meta.choices,
-        distribution=None if prediction is None or meta.choices > 1 else prediction.distribution,
+        predicted_length=None if prediction is None else answers * prediction.length,
+        distribution=None if prediction is None or answers > 1 else prediction.distribution,
     )
 
 

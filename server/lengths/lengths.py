@@ -97,7 +97,7 @@ class Lengths:
         outcome = _outcome(request, reason)
         if outcome in ANSWERED and request.generated:
             limited = outcome == FinishReason.LENGTH and request.generated >= request.sampling.max_tokens
-            self._learn(query, prediction, request.generated, cut=limited or outcome == REPETITION)
+            self._learn(query, prediction, request.generated // query.answers, cut=limited or outcome == REPETITION)
         if self.journal is not None:
             recorded = self.journal.put(self._entry(request, query, prediction, outcome))
             request.recorded = recorded if self.config.journal_sync else None

@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 from functools import partial
 from itertools import count
+from typing import Any
 
 import orjson
 import pytest
@@ -55,6 +56,28 @@ async def test_an_answer_that_max_tokens_cut_is_no_natural_end(choices: int, sai
         assert (await gate.ask(n=choices))[0] == 200
         told = (await gate.read("/metrics")).decode()
         assert re.findall(r'^vllm:request_success_total\{.*finished_reason="(\w+)".*\} 1.0$', told, re.M) == [reason]
+
+
+@pytest.mark.parametrize(
+    ("fields", "answers"),
+    [
+        ({"n": 4}, 4),
+        ({"prompt": ["a", "b", "c"]}, 3),
+        ({"prompt": [[1, 2], [3]], "n": 2}, 4),
+        ({"prompt": [1, 2, 3]}, 1),
+        ({"prompt": "a"}, 1),
+    ],
+)
+async def test_a_length_is_of_one_answer_however_many_a_call_asks_for(fields: dict[str, Any], answers: int) -> None:
+    """Four choices were predicted at 16 times one's length, and three prompts at one's."""
+    asked = {"max_tokens": 20, **({} if "prompt" in fields else chat()), **fields}
+    async with gateway(Backend(waits=False)) as gate:
+        for _ in range(3):
+            async with gate.client.post("/v1/estimate", json=asked) as answer:
+                told = await answer.json()
+            assert told["predicted_tokens"]["median"] <= 20 * answers
+            assert (await gate.ask(n=4, max_tokens=20))[0] == 200
+        assert read_meta(orjson.dumps(asked)).answers == answers
 
 
 @pytest.mark.parametrize(
