@@ -110,7 +110,7 @@ SURPRISE_SHARE = 0.1  # of the true length (III-B, as tokens and interval)
 
 MOST_EXAMPLES = 20_000  # newest rows of the training set
 
-JUDGE_EVERY = 5  # rows, of which one judges
+JUDGE_EVERY = 5  # one row of these judges
 
 MOST_JUDGES = 256  # newest kept
 
