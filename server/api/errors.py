@@ -104,11 +104,12 @@ SLACK = 0.1  # of the seconds to the time offered, and seconds
 def unpromised(error: Unpromised, promised: float, now: float) -> ApiError:
     """Status 503, with the nearest time that could be promised, and how much later that is."""
     if error.by is None:
-        headers, hint = {"Retry-After": "1"}, "nothing is measured yet"
+        headers, hint = {"Retry-After": "1"}, "nothing is measured yet, which takes an answer without a promise"
     else:
         by = error.by + SLACK * (error.by - now) + SLACK  # asked for later
         nearest, later = write_time(by - now), by - max(promised, now)
         headers, hint = {"Retry-After": str(max(1, ceil(later))), BY: nearest}, f"{nearest} could be"
+    headers["x-should-retry"] = "false"  # SDKs would only ask for the same again
     return ApiError(503, f"{error}: {hint}", param="promise", code="promise_refused", headers=headers)
 
 

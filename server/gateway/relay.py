@@ -183,6 +183,8 @@ class _Relay:
             self.backend.note_end(request.row_id, finished=end.finished)
         if self.request.path == "/v1/responses" and (program := passage.record.program) is not None:
             self.request.app[PROGRAMS].mark(passage.record.client, program, end.ids)
+        if 400 <= self.answer.status < 500:
+            request.expected = None  # a call that is refused breaks no promise
         error = error or ("the backend tells of an error" if end.reasons & {"error", "abort"} else None)
         limited = end.limited if end.reasons else made >= request.sampling.max_tokens
         self.backend.end(request.row_id, max(0, made - self.told), error, limited=limited)

@@ -91,8 +91,8 @@ class MetricsCollector:
             self._observe("lengthwise:request_predicted_tokens", request.predicted_length)
             if can_be_judged(request, reason):
                 self._judge(request.predicted_length, request)
-        if request.expected is not None and request.expected.known:
-            self._judge_end(request.expected, now)
+        if request.expected is not None and request.expected.known and request.promised is None:
+            self._judge_end(request.expected, now)  # a client could ask for next month
 
     def on_finish(self, assignment: Assignment, now: float) -> None:
         """Times count for batches that ran as planned."""

@@ -8,6 +8,7 @@ import msgspec
 
 from scheduler.request import COVERAGE
 from scheduler.submission import Known
+from scheduler.wait_estimate.expected_wait import FARTHEST
 from server.api.errors import invalid
 from server.api.input.schema import Promise
 
@@ -38,7 +39,10 @@ def ask_for(promise: Promise, arrival: float, now: float) -> Known:
     """On the dispatcher's clock; raises ApiError 400."""
     if (promise.by is None) == (promise.within_ms is None):
         raise invalid("promise", "give either by or within_ms")
-    coverage = COVERAGE if promise.coverage is None else promise.coverage
     if promise.by is not None:
-        return Known(promised=now + promise.by.timestamp() - time.time(), coverage=coverage)
-    return Known(promised=arrival + (promise.within_ms or 0.0) / 1000, coverage=coverage)
+        promised = now + promise.by.timestamp() - time.time()
+    else:
+        promised = arrival + (promise.within_ms or 0.0) / 1000
+    if promised > now + FARTHEST:
+        raise invalid("promise", f"must be within {FARTHEST / 86400:.0f} days")
+    return Known(promised=promised, coverage=COVERAGE if promise.coverage is None else promise.coverage)

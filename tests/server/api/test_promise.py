@@ -75,6 +75,7 @@ async def test_a_promise_that_can_be_kept_is_given_and_others_refused(live: Live
     count = len(live.dispatcher.submitted)
     status, reply, headers = await asked(within_ms=0.001)
     assert status == 503 and headers["Retry-After"] == "1" and len(live.dispatcher.submitted) == count
+    assert headers["x-should-retry"] == "false", "SDKs ask twice more"
     assert moment(headers[BY]) > later - timedelta(minutes=2) and headers[BY] in str(reply)
     status, _, headers = await asked(by="2020-01-01T00:00:00Z")
     assert status == 503 and int(headers["Retry-After"]) < 60, "from now, not from what has passed"
@@ -130,6 +131,7 @@ async def test_each_choice_waits_behind_those_before_it_in_the_estimate_as_in_th
         ({"within_ms": 5, "coverage": 1.0}, "<= 0.99"),
         ({"by": "2030-01-01T00:00:00"}, "timezone"),
         ({"by": "tomorrow"}, "RFC3339"),
+        ({"by": "9999-12-31T23:59:59-14:00"}, "within 30 days"),
     ],
 )
 async def test_a_promise_that_cannot_be_read_is_refused(live: Live, promise: dict[str, Any], fault: str) -> None:

@@ -125,6 +125,8 @@ def test_expected_ends_are_judged_by_when_they_came() -> None:
     metrics.on_end(one, None, 15.0)
     counts = {(kept, asked): 0.0 for kept in ("true", "false") for asked in ("true", "false")}
     found = {key: read(metrics, "lengthwise:promises_total", kept=key[0], asked=key[1]) for key in counts}
+    ratios = read(metrics, "lengthwise:promised_latency_ratio_sum")
+    assert ratios == pytest.approx(4 / 5 + 4 / 2 + 4 / 1), "what clients choose tells nothing of estimates"
     assert found == counts | {("true", "false"): 2, ("false", "false"): 1, ("false", "true"): 2}, (
         "failed is broken, left is not"
     )
