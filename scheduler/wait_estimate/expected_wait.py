@@ -136,8 +136,7 @@ class ExpectedWait:
             ahead, total = (each.and_all(before) for each in (ahead, total))
         waits = total.place >= held.free
         wait, seconds = self._seconds(ahead, held), self._token_seconds(ahead, held)
-        full = self._speed.seconds_per_token(self._usual_rows())
-        if wait is None or seconds is None or full is None:
+        if wait is None or seconds is None:
             return Expected(now, ahead.place, wait, waits=waits)
         middle, high = self._lengths(request)
         own = max(LEAST_SECONDS, self._entry_seconds(request, ahead, held, wait) + middle * seconds)
@@ -151,7 +150,9 @@ class ExpectedWait:
         limited = middle >= request.sampling.max_tokens
         group = None if request.in_background else self._calibration.find_group(middle, share, limited=limited)
         scores = self._calibration.find_scores(group, now, coverage or request.coverage)
-        slower = (0.0, 0.0, (full - seconds) if scores is UNKNOWN else 0.0)  # nothing is known of those that come later
+        unsure = scores is UNKNOWN and held.prices.fixed_seconds  # of those that come later
+        full = self._speed.seconds_per_token(held.slots) if unsure else None
+        slower = (0.0, 0.0, (full or seconds) - seconds)
         low, median, promise = (
             min(
                 FARTHEST,
@@ -231,18 +232,19 @@ class ExpectedWait:
         seconds = self._speed.seconds_per_step(rows)
         if seconds is None or not rows or work is None:
             return None
-        return held.until_taken(ahead.place, work) * seconds + self._prices().unit * held.unread
+        return held.until_taken(ahead.place, work) * seconds + held.prices.unit * held.unread
 
     def _iteration_seconds(self, rows: float) -> float:
         """On all executors, by the machine's prices; 0 while unknown."""
-        prices, live = self._prices(), self._live()
-        if not prices.fixed_seconds or not live:
+        held = self._find_held()
+        live = len(self._serving or ())  # found with it
+        if not held.prices.fixed_seconds or not live:
             return 0.0
-        return prices.seconds_per_token(rows / len(live), _slots(live) / len(live), self._find_held().tokens)
+        return held.prices.seconds_per_token(rows / live, held.slots / live, held.tokens)
 
     def _entry_seconds(self, request: Request, ahead: QueueAhead, held: HeldRows, wait: float) -> float:
         """`wait` until it is staged, or takes a slot."""
-        prices = self._prices()
+        prices = held.prices
         own = prices.read_work(request.unread)
         if ahead.place < held.free:
             return prices.unit * (own + held.unread + prices.read_work(ahead.unread, ahead.place))
@@ -276,7 +278,7 @@ class ExpectedWait:
         return self._serving
 
     def _usual_rows(self) -> int:
-        return sum(worker.rows for worker in self._live()) if self._stuck else _slots(self._live())
+        return sum(worker.rows for worker in self._live()) if self._stuck else self._find_held().slots
 
     def _rows(self) -> int:
         return sum(worker.rows for worker in self._workers)

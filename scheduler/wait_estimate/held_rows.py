@@ -32,6 +32,8 @@ class HeldRows:
     work: float  # of these
     unread: float  # work left to prefill
     tokens: float  # mean of a row
+    slots: int
+    prices: Prices
 
     @classmethod
     def of(
@@ -50,6 +52,8 @@ class HeldRows:
             sum(remaining_length(request, typical) for request in rows[slots:]),
             prices.read_work(sum(prompts), len(prompts)),
             sum(request.tokens for request in held) / max(1, len(held)),
+            slots,
+            prices,
         )
 
     def until_taken(self, ahead: int, work: float) -> float:

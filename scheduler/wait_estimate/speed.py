@@ -53,14 +53,14 @@ class Speed:
     def seconds_per_token(self, rows: int) -> float | None:
         sums = self._sums
         if not self._is_measured:
-            return None
+            return self._iteration(rows) or None
         return sums.decode_seconds / sums.tokens * self._compare(rows, sums.token_rows / sums.tokens)
 
     def seconds_per_step(self, rows: int) -> float | None:
-        """In which each of `rows` does the work of a token; None until measured."""
+        """In which each of `rows` does the work of a token; None until measured, unless prices are known."""
         sums = self._sums
         if not self._is_measured:
-            return None
+            return self._iteration(rows) or None
         usual = sums.work / sums.steps
         shared = usual if self._iteration(usual) else max(1.0, rows)
         return sums.seconds / sums.work * shared * self._compare(rows, usual)

@@ -18,6 +18,7 @@ from scheduler.wait_estimate.calibration import Calibration
 from scheduler.wait_estimate.expected_wait import ExpectedWait
 from scheduler.wait_estimate.places import FRESH
 from scheduler.wait_estimate.speed import Speed
+from scheduler.waiting.prices import Prices
 from tests.scheduler.fakes import VirtualClock, admitted, port, request, token
 
 STOP = FinishReason.STOP
@@ -183,6 +184,7 @@ def test_before_any_score_a_promise_counts_every_slot_as_taken(monkeypatch: pyte
     for cost in (0.0, 1.0):  # of a row, in steps
         monkeypatch.setattr(ExpectedWait, "_iteration_seconds", lambda _, rows, cost=cost: 1 + cost * rows)
         queue = Queue(rows=9)
+        queue.dispatcher.waits._prices = lambda: Prices(0.0, 0.0, 1.0, 0.0, fixed_seconds=1.0)
         queue.submit(100, predicted=100)
         for _ in range(50):
             queue.second()
@@ -248,6 +250,12 @@ def test_with_rows_that_were_not_seen_the_speed_is_told_by_prices() -> None:
     pace.observe(0, 0, 10.0, 20, 20)
     assert pace.seconds_per_token(16) == pytest.approx(0.5 * 0.072 / 0.042)
     assert pace.seconds_per_step(16) == pytest.approx(0.5 * 0.072 / 0.042)
+
+
+def test_before_anything_was_measured_prices_tell_the_speed() -> None:
+    """A new server that only promised calls came to refused them all: nothing was ever measured."""
+    pace = Speed(lambda rows: 0.04 + 0.002 * rows)
+    assert pace.seconds_per_token(1) == pace.seconds_per_step(1) == 0.042
 
 
 def test_the_first_token_of_a_long_prompt_is_no_measurement() -> None:
