@@ -25,7 +25,7 @@ WAITING = 10_000
 MOST = 0.02
 """Seconds of the loop's own thread that a callback may take, twice what each does on a machine to itself."""
 
-ATTEMPTS = 4
+ATTEMPTS = 10
 """Rounds, as a busy machine now and then makes a callback longer than that."""
 
 PATHS = ("/metrics", "/load", "/v1/requests", "/health/ready", "/v1/requests/last?explain=1")
