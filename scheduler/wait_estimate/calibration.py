@@ -81,9 +81,9 @@ class Calibration:
         """Of low end, median and promise."""
         while self._promises and self._promises[0][0] < now:
             late = heappop(self._promises)[2]
-            assert late.expected is not None
-            for each in list_pools(late.expected.group):
-                self._overdue[each].append(late)
+            if late.expected is not None:  # else a backend refused it
+                for each in list_pools(late.expected.group):
+                    self._overdue[each].append(late)
         common, own = list_pools(group)
         chosen = own if len(self._scores[own]) >= FEWEST else common
         scores = [*self._scores[chosen], *(self._score_overdue(chosen, now) if self._overdue[chosen] else ())]

@@ -113,6 +113,17 @@ def test_what_limits_end_is_calibrated_apart_from_what_ends_by_itself() -> None:
     assert scores(calibration) == scores(calibration, None) == UNKNOWN
 
 
+def test_a_promise_that_is_withdrawn_counts_for_nothing() -> None:
+    calibration = Calibration(keeps=False)
+    teach(calibration, *[ended(20.0)] * FEWEST)
+    refused = request(1)
+    refused.expected = TOLD
+    calibration.promise(refused)
+    before, refused.expected = scores(calibration), None
+    calibration.add(refused, 1e3, cut=True)
+    assert scores(calibration, now=1e6) == before
+
+
 def test_a_promise_that_is_overdue_counts_before_its_answer_comes_and_once_after() -> None:
     """Feedback came a queue's length late: of a machine that slows down, what is short is told first."""
     calibration = Calibration(keeps=False)
