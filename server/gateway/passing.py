@@ -52,14 +52,14 @@ async def pass_call(request: web.Request) -> web.StreamResponse:
 async def estimate(request: web.Request) -> web.Response:
     """What a call would cost and how long it would take, without making it; raises ApiError 400."""
     async with hold_body(request) as body:
-        meta, words, *_ = await read_aside(_read, body, request)
+        meta, words, answers, *_ = await read_aside(_read, body, request)
     if not meta.has_prompt:
         raise invalid("messages", "is missing; give messages, prompt or input, as the call would")
     if meta.n not in (None, meta.choices):
         raise invalid("n", f"must be a whole number from 1 to {MOST_ANSWERS}")
     record = _record(request, meta)
-    query, sampling = _query(record, meta, words, meta.answers)
-    known = _known(request, record, meta, query.answers, await request.app[LENGTHS].predict(query, sampling))
+    query, sampling = _query(record, meta, words, answers)
+    known = _known(request, record, meta, answers, await request.app[LENGTHS].predict(query, sampling))
     dispatcher = request.app[DISPATCHER]
     requests = dispatcher.estimate_all([((0,) * meta.prompt_tokens, sampling, known)])
     told = expectation_of(requests, dispatcher.now())
@@ -70,8 +70,8 @@ async def estimate(request: web.Request) -> web.Response:
 async def _queue(request: web.Request, body: bytes) -> web.StreamResponse:
     app, ticket, generates = request.app, request[TICKET], request[OPERATION].generates
     ticket.count_answers(1)
-    meta, words, signs, streamed = await read_aside(_read, body, request)
-    ticket.count_answers(answers := meta.answers)
+    meta, words, answers, signs, streamed = await read_aside(_read, body, request)
+    ticket.count_answers(answers)
     record = _record(request, meta)
     if generates:
         record.program = app[PROGRAMS].recognize(record.client, signs, record.arrival)
@@ -104,14 +104,15 @@ def _query(record: Record, meta: CallMeta, words: tuple[int, ...], answers: int)
     return LengthQuery("", "", meta.prompt_tokens, most, words, scope, answers), sampling
 
 
-def _read(body: bytes, request: web.Request) -> tuple[CallMeta, tuple[int, ...], Signs, bytes | None]:
-    """With words, and the body as a stream. Raises ApiError 400, and 403 for what keys must not share."""
+def _read(body: bytes, request: web.Request) -> tuple[CallMeta, tuple[int, ...], int, Signs, bytes | None]:
+    """With words, answers, and the body as a stream. Raises ApiError 400, and 403 for what keys must not share."""
     fields = _check(body, request)
     if request[OPERATION].rationed:
-        return CallMeta(max_tokens=1, prompt=Raw(body)), (), Signs(), None
+        return CallMeta(max_tokens=1, prompt=Raw(body)), (), 1, Signs(), None
     meta = read_meta(body)
     with refuse_unreadable():
-        return meta, meta.words(fields), read_signs(body, request.headers, meta), as_stream(request.path, meta, body)
+        signs, streamed = read_signs(body, request.headers, meta), as_stream(request.path, meta, body)
+        return meta, meta.words(fields), meta.answers, signs, streamed
 
 
 def _check(body: bytes, request: web.Request) -> dict[str, Any] | None:
