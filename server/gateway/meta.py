@@ -67,6 +67,7 @@ class CallMeta(SignFields, frozen=True):
     deadline_ms: Any = None
     promise: Any = None
     stream: Any = None
+    stream_options: Any = None
     store: Any = None
     prompt: Raw = msgspec.field(default_factory=Raw)
 
@@ -98,6 +99,10 @@ class CallMeta(SignFields, frozen=True):
             if prompts and bytes(prompts[0])[:1] in (b'"', b"["):
                 return self.choices * min(len(prompts), MOST_ANSWERS)
         return self.choices
+
+    @property
+    def asks_progress(self) -> bool:
+        return isinstance(self.stream_options, dict) and self.stream_options.get("include_progress") is True
 
     @property
     def prompt_tokens(self) -> int:

@@ -9,6 +9,7 @@ from aiohttp import web
 from engine.messages import FinishReason, RowId
 from scheduler.request import Request
 from server.api.errors import ApiError, failure_error
+from server.api.output.sse import EventStream
 from server.api.register import CANCELLED, Record
 from server.gateway.backend import Backend, Waiting
 
@@ -22,6 +23,7 @@ class ProxiedCall:
     repeats: bool = True  # backends keep nothing of it, so it may be resent
     over: bool = False  # ended by the dispatcher
     as_stream: bytes | None = None  # body that streams a whole answer, or None
+    early: EventStream | None = None  # to the client, begun before the backend's answer
 
     @property
     def streams(self) -> bool:

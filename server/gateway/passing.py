@@ -16,7 +16,7 @@ from scheduler.request import Request
 from scheduler.submission import Known
 from server.access import spend_tokens
 from server.api.errors import ApiError, invalid
-from server.api.input.body import LARGE, check_parts, hold_body
+from server.api.input.body import LARGE, check_parts, hold_body, read_asks
 from server.api.input.program import PROGRAMS, read_signs
 from server.api.input.promise import ask_for, read_field, read_header
 from server.api.input.sampling import length_scope
@@ -28,10 +28,11 @@ from server.api.served_model import DISPATCHER, LENGTHS, LIMITS
 from server.api.ticket import TICKET, check_tokens, submit
 from server.gateway.asking import BACKENDS, are_one, is_form, plain_path, read_aside, refuse_kept, refuse_references
 from server.gateway.backend import ROOM
+from server.gateway.early import send_streamed
 from server.gateway.merged import as_stream
 from server.gateway.meta import BYTES_PER_TOKEN, MOST_PROMPT, CallMeta, read_meta, refuse_unreadable
 from server.gateway.passage import PASSAGES, ProxiedCall
-from server.gateway.sending import send_at_once, send_call
+from server.gateway.sending import send_at_once
 
 UNSTATED = 4096  # tokens of an answer without max_tokens
 
@@ -92,7 +93,7 @@ async def _queue(request: web.Request, body: bytes) -> web.StreamResponse:
             request[SHORT_FORM] = headers_of(expectation_of((passage.request,), app[DISPATCHER].now()))
             spend_tokens(app, holder, query.user_input_length)
             try:
-                return await send_call(request, body, passage)
+                return await send_streamed(request, body, passage, meta)
             finally:
                 spend_tokens(app, holder, passage.request.generated)
 
@@ -124,7 +125,8 @@ def _check(body: bytes, request: web.Request) -> dict[str, Any] | None:
 
 def _record(request: web.Request, meta: CallMeta) -> Record:
     model, user = (one if isinstance(one, str) else None for one in (meta.model, meta.user))
-    return Record.of(request, "call-", model or "", user, stream=meta.stream is True)
+    asks = read_asks(request.headers)
+    return Record.of(request, "call-", model or "", user, stream=meta.stream is True, asks=asks)
 
 
 def _known(request: web.Request, record: Record, meta: CallMeta, answers: int, prediction: Prediction | None) -> Known:

@@ -9,11 +9,14 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 import aiohttp
+import orjson
 from aiohttp import web
 
 from server.api.errors import ApiError, error_body
 from server.api.input.program import PROGRAMS
-from server.api.output.reply import encode
+from server.api.operation import OPERATION
+from server.api.output.sse import DONE as LAST
+from server.api.output.sse import frame
 from server.gateway.asking import BACKENDS
 from server.gateway.backend import Backend
 from server.gateway.events import brings
@@ -21,6 +24,7 @@ from server.gateway.merged import StreamAggregator
 from server.gateway.passage import ProxiedCall
 from server.gateway.usage import read_end
 from server.http.proxy import replied_headers, without
+from server.request_id import request_id
 
 PIECES = 64  # last pieces searched for usage
 EVENT = b"data: "
@@ -60,7 +64,10 @@ async def relay(
     limit.reschedule(None)
     way = _Relay(request, answer, backend, passage, streams, request.protocol)
     way.take(piece)
-    response = await (way.pass_on(piece) if passage.as_stream is None else way.merge(piece))
+    if passage.early is not None and (answer.status != 200 or not streams):
+        response = await way.report()
+    else:
+        response = await (way.pass_on(piece) if passage.as_stream is None else way.merge(piece))
     await response.write_eof()
     return response
 
@@ -96,8 +103,11 @@ class _Relay:
     chunked: bool = False  # HTTP chunks
 
     async def pass_on(self, piece: bytes) -> web.StreamResponse:
-        """Headers with the first piece."""
-        response = web.StreamResponse(status=self.answer.status, headers=replied_headers(self.answer.headers))
+        """Headers with the first piece, unless sent."""
+        if self.passage.early is not None:
+            response = self.passage.early.hand_over()
+        else:
+            response = web.StreamResponse(status=self.answer.status, headers=replied_headers(self.answer.headers))
         if not self.streams:
             response.content_length = self.answer.content_length
         try:
@@ -113,7 +123,26 @@ class _Relay:
             over, gone = self.passage.over, has_left(self.request)
             fault = self.passage.failure() if over else ApiError(502, "the backend broke off", code="backend_failed")
             self._end(f"{'the client' if gone else 'the backend'} broke off: {error}", broken=not (over or gone))
-            await _break_off(response, fault, streams=self.streams, done=DONE in b"".join(self.tail))
+            await self._break_off(response, fault)
+        return response
+
+    async def _break_off(self, response: web.StreamResponse, error: ApiError) -> None:
+        if not self.streams:
+            response.force_close()
+            raise ConnectionResetError(error.message)
+        with suppress(ConnectionError):
+            if DONE not in b"".join(self.tail):
+                await response.write(last_events(self.request, error))
+            await response.write_eof()
+
+    async def report(self) -> web.StreamResponse:
+        """An answer that is no stream, as the end of one. Raises aiohttp.ClientError before anything is sent."""
+        assert self.passage.early is not None
+        await self._read_on()
+        error = read_error(self.answer.status, b"".join(self.tail))
+        self._end(error.message)
+        response = self.passage.early.hand_over()
+        await response.write(last_events(self.request, error))
         return response
 
     async def merge(self, piece: bytes) -> web.StreamResponse:
@@ -190,12 +219,19 @@ class _Relay:
         self.backend.end(request.row_id, max(0, made - self.told), error, limited=limited)
 
 
-async def _break_off(response: web.StreamResponse, error: ApiError, *, streams: bool, done: bool) -> None:
-    if streams:
-        with suppress(ConnectionError):
-            if not done:
-                await response.write(b"data: %b\n\ndata: [DONE]\n\n" % encode(error_body(error)))
-            await response.write_eof()
-    else:
-        response.force_close()
-        raise ConnectionResetError(error.message)
+def last_events(request: web.Request, error: ApiError) -> bytes:
+    """Of a stream that fails, in its dialect."""
+    if (dialect := request[OPERATION].dialect) is not None:
+        return frame([dialect.word(error, request_id(request))])
+    return frame([error_body(error)]) + LAST
+
+
+def read_error(status: int, body: bytes) -> ApiError:
+    """What a backend says, in any of the usual forms; 502 for an answer that should have been a stream."""
+    if status < 400:
+        return ApiError(502, f"the backend answers {status} without a stream", code="backend_failed")
+    with suppress(ValueError):
+        match orjson.loads(body):
+            case {"error": {"message": str(text)} | str(text)} | {"message": str(text)} | {"detail": str(text)}:
+                return ApiError(status, text)
+    return ApiError(status, body.decode(errors="replace") or f"the backend answers {status}")

@@ -14,7 +14,7 @@ REWRITTEN = frozenset(
     {
         *("host", "accept-encoding", "content-encoding", "x-rewrite-url", "x-method-override", "http2-settings"),
         *("x-real-ip", "x-client-ip", "x-cluster-client-ip", "true-client-ip", "cf-connecting-ip"),
-        *("remote-user", "x-remote-user"),
+        *("remote-user", "x-remote-user", "x-lengthwise-progress", "x-lengthwise-promise"),
     }
 )
 

@@ -4,7 +4,7 @@ import asyncio
 import re
 import zlib
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager
 from decimal import Decimal
 from functools import cache
@@ -58,16 +58,23 @@ async def read_call(request: web.Request, schema: type[G], prefix: str) -> tuple
         signs = await run(read_signs, raw, request.headers) if large else read_signs(raw, request.headers)
     if HEADER in request.headers and body.promise is None:
         body = msgspec.structs.replace(body, promise=read_header(request.headers))
-    asks = {name: request.headers[name] for name in (ESTIMATE, PROGRESS) if name in request.headers}
-    for name, value in asks.items():
-        if value not in ("0", "1"):
-            raise invalid(name, f"must be 0 or 1, not {value[:200]!r}")
-    name, asked = model_name(body.model, app[MODEL]), [name for name, value in asks.items() if value == "1"]
+    name, asked = model_name(body.model, app[MODEL]), read_asks(request.headers)
     user = getattr(body, "user", None)
     record = Record.of(request, prefix, name, user, stream=bool(body.stream), asks=asked)
     answer = record.id if prefix == "resp_" else ""
     record.program = app[PROGRAMS].recognize(record.client, signs, record.arrival, answer)
     return body, record
+
+
+def read_asks(headers: Mapping[str, str]) -> list[str]:
+    """Names of headers that ask for more; raises ApiError 400."""
+    asked = list[str]()
+    for name in (ESTIMATE, PROGRESS):
+        if (value := headers.get(name, "0")) not in ("0", "1"):
+            raise invalid(name, f"must be 0 or 1, not {value[:200]!r}")
+        if value == "1":
+            asked.append(name)
+    return asked
 
 
 async def read_body(request: web.Request, schema: type[T]) -> T:

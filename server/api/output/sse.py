@@ -136,6 +136,11 @@ class EventStream:
         """For clients that asked."""
         await self._write_between(lambda: b": %b\n\n" % text.encode())
 
+    def hand_over(self) -> web.StreamResponse:
+        """To another writer; nothing more is written between its events."""
+        self._framing = True
+        return self.response
+
     async def _write_between(self, make: Callable[[], bytes]) -> None:
         """Only if it need not wait: not during a write, nor to a stalled client."""
         transport = self._request.transport

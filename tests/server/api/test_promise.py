@@ -149,10 +149,7 @@ async def test_a_promise_that_cannot_be_read_is_refused(live: Live, promise: dic
 
 async def test_a_gateway_tells_promises_and_refuses_those_that_it_cannot_keep() -> None:
     async with gateway(Backend(waits=False)) as gate:
-        dispatcher = gate.service.dispatcher
-        speed, now = dispatcher.waits._speed, dispatcher.now()
-        speed.observe(1, 1, now - 1)
-        speed.observe(0, 0, now, 100, 100.0)
+        gate.measure()
         async with gate.client.post(CHAT, json=chat(promise={"within_ms": 60_000})) as answer:
             assert answer.status == 200 and BY in answer.headers
         for fields, headers in (({"promise": {"within_ms": 0.001}}, {}), ({}, {HEADER: '{"within_ms": 0.001}'})):

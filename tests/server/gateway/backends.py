@@ -160,6 +160,12 @@ class Gateway:
         async with self.client.post("/v1/chat/completions", json=chat(**fields)) as answer:
             return answer.status, await answer.read()
 
+    def measure(self) -> None:
+        """A speed, so that times can be told."""
+        speed, now = self.service.dispatcher.waits._speed, self.service.dispatcher.now()
+        speed.observe(1, 1, now - 1)
+        speed.observe(0, 0, now, 100, 100.0)
+
     async def get(self, path: str) -> Any:
         return orjson.loads(await self.read(path))
 

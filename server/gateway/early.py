@@ -1,0 +1,45 @@
+"""Streams for clients that ask for progress or a promise: headers and comments are sent while the call waits, and
+errors of backends as events.
+"""
+
+import logging
+from contextlib import ExitStack
+
+from aiohttp import web
+
+from server.api.errors import ApiError, internal_error
+from server.api.output.sse import FIRST_LOOK, HEADER, LOOKS, EventStream, PlaceNotes, look_often
+from server.api.served_model import DISPATCHER, LIMITS
+from server.gateway.meta import CallMeta
+from server.gateway.passage import ProxiedCall
+from server.gateway.relay import last_events
+from server.gateway.sending import send_call
+from server.request_id import request_id
+
+log = logging.getLogger(__name__)
+
+
+async def send_streamed(request: web.Request, body: bytes, passage: ProxiedCall, meta: CallMeta) -> web.StreamResponse:
+    """As send_call where nothing is asked for; otherwise raises ConnectionError only."""
+    progress = HEADER in passage.record.asks or meta.asks_progress
+    if not (passage.record.stream and (progress or passage.request.promised is not None)):
+        return await send_call(request, body, passage)
+    app = request.app
+    async with EventStream(request, app[LIMITS]) as stream:
+        passage.early = stream
+        with ExitStack() as looking:
+            if progress:
+                notes = PlaceNotes(stream, (passage.request,), app[DISPATCHER])
+                looking.enter_context(look_often(notes.look, FIRST_LOOK, app[LOOKS]))
+            try:
+                return await send_call(request, body, passage)
+            except ConnectionError:
+                raise
+            except ApiError as failure:
+                error = failure
+            except Exception:
+                log.exception("request %s failed in its stream", request_id(request))
+                error = internal_error(request_id(request))
+        await stream.forward(last_events(request, error))
+        await stream.response.write_eof()
+        return stream.response

@@ -1,0 +1,101 @@
+"""Streams whose clients ask for progress or a promise: what comes before a backend answers, and how errors end them."""
+
+import asyncio
+from typing import Any
+
+import orjson
+import pytest
+
+from server.api.output.sse import progress_in
+from tests.server.gateway.backends import Backend, chat, crowded, event, gateway, until
+from tests.server.gateway.test_hostile import CHAT, DONE, TOKEN, Hostile, answer, plain
+
+HEADER = {"X-Lengthwise-Progress": "1"}
+FIELD = {"stream_options": {"include_progress": True}}
+WITHIN = {"within_ms": 600_000}
+
+
+@pytest.mark.parametrize(
+    ("headers", "fields", "comments"),
+    [
+        (HEADER, {}, True),
+        ({}, FIELD, True),
+        ({}, {"promise": WITHIN}, False),
+        ({"X-Lengthwise-Promise": orjson.dumps(WITHIN).decode()}, {}, False),
+    ],
+    ids=["progress by header", "progress by field", "promise by field", "promise by header"],
+)
+async def test_a_waiting_client_that_asks_is_told(headers: dict[str, str], fields: Any, comments: bool) -> None:
+    backend = Backend(slots=1)
+    async with gateway(backend, slots=1) as gate:
+        gate.measure()
+        first = gate.begin(1)
+        await until(lambda: backend.running == 1)
+        async with gate.client.post(CHAT, json=chat(**fields), headers=headers) as early:
+            assert early.status == 200 and early.content_type == "text/event-stream" and len(backend.seen) == 1
+            assert early.headers["x-lengthwise-place"] == "1"
+            if comments:
+                told = progress_in((await early.content.readuntil(b"\n\n")).decode().strip().removeprefix(": "))
+                assert told is not None and told.place == 1
+            backend.go_on.set()
+            tokens = b"".join(event(index) for index in range(5))
+            assert (await early.read()).endswith(tokens + b"data: [DONE]\n\n")
+        assert not {name.lower() for name in backend.seen[-1]} & {"x-lengthwise-progress", "x-lengthwise-promise"}
+        await asyncio.gather(*first)
+
+
+async def test_others_get_the_backends_status() -> None:
+    async with crowded(1) as (backend, gate, asked):
+        waiting = asyncio.ensure_future(gate.client.post(CHAT, json=chat(bad=418)))
+        await until(lambda: gate.table.requests_waiting == 1)
+        backend.go_on.set()
+        assert (await waiting).status == 418
+        await asyncio.gather(*asked)
+
+
+ERRORS = {
+    "OpenAI's": (plain(b'{"error": {"message": "too\\nlong", "code": 7}}'), "too\nlong"),
+    "a word": (plain(b'{"error": "too long"}'), "too long"),
+    "FastAPI's": (plain(b'{"detail": "too long"}'), "too long"),
+    "a page": (plain(b"<h1>too long"), "<h1>too long"),
+    "nothing": (plain(b""), "the backend answers 400"),
+}
+
+
+@pytest.mark.parametrize(("path", "event"), [(CHAT, b""), ("/v1/messages", b"event: error\n")])
+@pytest.mark.parametrize("error", ERRORS)
+async def test_an_error_of_a_backend_is_the_last_event(path: str, event: bytes, error: str) -> None:
+    kind, said = ERRORS[error]
+    async with gateway(Hostile(kind.replace(b"200 OK", b"400 Bad"))) as gate:
+        async with gate.client.post(path, json=chat(), headers=HEADER) as early:
+            head, _, data = (await early.read()).removesuffix(DONE).rpartition(b"data: ")
+        assert head.strip(b"\n") == event.strip(b"\n") and orjson.loads(data)["error"]["message"] == said
+        assert gate.under_way == 0
+
+
+@pytest.mark.parametrize("kind", [plain(b'{"choices": []}'), answer(b"", status=b"204 None")])
+async def test_an_answer_that_is_no_stream_is_an_error(kind: bytes) -> None:
+    async with gateway(Hostile(kind)) as gate, gate.client.post(CHAT, json=chat(), headers=HEADER) as early:
+        assert b"without a stream" in await early.read()
+
+
+async def test_a_stream_that_breaks_off_ends_in_its_dialect() -> None:
+    cut = Hostile(answer(TOKEN + DONE).removesuffix(DONE))
+    async with gateway(cut) as gate, gate.client.post("/v1/messages", json=chat()) as broken:
+        assert b"\n\nevent: error\ndata: " in await broken.read()
+
+
+async def test_a_call_cancelled_by_its_id_ends_its_stream() -> None:
+    async with crowded(1) as (backend, gate, asked):
+        async with gate.client.post(CHAT, json=chat(), headers=HEADER) as early:
+            name = (await gate.get("/v1/requests"))["data"][0]["id"]
+            await gate.client.post(f"/v1/requests/{name}/cancel")
+            assert b"request_cancelled" in await early.read()
+        backend.go_on.set()
+        await asyncio.gather(*asked)
+
+
+async def test_what_cannot_be_read_is_refused_before_the_headers() -> None:
+    wrong = {"X-Lengthwise-Progress": "yes"}
+    async with gateway(Backend()) as gate, gate.client.post(CHAT, json=chat(), headers=wrong) as refused:
+        assert refused.status == 400 and "must be 0 or 1" in (await refused.json())["error"]["message"]
