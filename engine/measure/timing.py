@@ -27,7 +27,7 @@ class SliceTiming:
 
 @dataclass(frozen=True, slots=True)
 class Timings:
-    prefill: tuple[Timing, ...]
-    decode: tuple[Timing, ...]
+    prefill: tuple[Timing, ...] = ()
+    decode: tuple[Timing, ...] = ()
     slices: tuple[SliceTiming, ...] = ()
     copies: tuple[Timing, ...] = ()  # of whole batches, there and back

@@ -78,7 +78,7 @@ log = logging.getLogger(__name__)
 
 INTERVAL = 10.0  # seconds between fits
 
-EAGER_INTERVAL = 1.0  # while there is no model
+EAGER_INTERVAL = 1.0  # until a model of steps that served
 
 FEWEST = 16  # decode steps for a first model
 
@@ -106,8 +106,8 @@ _Place = tuple[Phase, int, int]
 
 
 class MachineModel(ServingTime):
-    """`model` is None until FEWEST decode steps and FEWEST_PREFILLS prefills were seen, and replaced as a whole by any
-    thread: read it once.
+    """`model` is None until FEWEST decode steps and FEWEST_PREFILLS prefills were seen unless some were timed before,
+    and replaced as a whole by any thread: read it once.
     """
 
     def __init__(self, model: Bilinear | None = None) -> None:
@@ -128,26 +128,29 @@ class StepLearning:
     machine: MachineModel
     submit: Submit = inline
     _: KW_ONLY
-    timings: Timings = Timings((), ())  # earlier ones; those of copies and slices are kept as they are
+    timings: Timings = Timings()  # earlier ones; those of copies and slices are kept as they are
     keep: Keep | None = None
     _cells: dict[_Place, deque[Timing]] = field(default_factory=dict)
     _counts: Counter[Phase] = field(default_factory=Counter)
     _readers: dict[int, StepTimings] = field(default_factory=dict)
     _now: float = 0.0
     _next_keep: float = 0.0
+    _first: Bilinear | None = None  # of earlier timings only
     _unkept: bool = False  # a newer fit than the saved one
 
     def __post_init__(self) -> None:
         self.learner = Learner[Step]("what steps take", self._learn, self.submit, next=0.0)
         self._add(Step("prefill", timing) for timing in self.timings.prefill)
         self._add(Step("decode", timing) for timing in self.timings.decode)
+        if self.machine.model is None and self.timings.prefill and self.timings.decode:
+            self.machine.model = self._first = self._fit()
 
     def receive(self, report: StepReport, now: float) -> None:
         """`now` in seconds of the clock."""
         reader = self._readers.setdefault(report.executor, StepTimings())
         self.learner.rows += reader.read(report, self.machine.model)
         self._now = now
-        self.learner.learn_at_intervals(now, EAGER_INTERVAL if self.machine.model is None else INTERVAL)
+        self.learner.learn_at_intervals(now, EAGER_INTERVAL if self.machine.model is self._first else INTERVAL)
 
     def close(self) -> None:
         """Save, once all submitted work is done."""
@@ -163,20 +166,27 @@ class StepLearning:
             for place, cell in self._cells.items():  # also those not visited since
                 self._cells[place] = deque((replace(one, seconds=factor * one.seconds) for one in cell), LATEST)
         self._add(fresh)
-        if self._counts["decode"] < FEWEST or self._counts["prefill"] < FEWEST_PREFILLS:
-            return None
-        timings = replace(self.timings, prefill=self._medians("prefill"), decode=self._medians("decode"))
-        model = fit_surfaces(timings.prefill, timings.decode, () if before is None else (before.c1, before.c0))
-        if not model.gains_by_rows:
-            log.info("prices by which %d requests are no faster than one are not taken: other work ran beside", MANY)
+        few = self._counts["decode"] < FEWEST or self._counts["prefill"] < FEWEST_PREFILLS
+        if few or (model := self._fit()) is None:
             return None
         self.machine.model = model
         self._unkept = True
         if self._now >= self._next_keep and self.keep is not None:
             self._next_keep, self._unkept = self._now + KEEP_INTERVAL, False
-            self.keep(model, timings)
+            self.keep(model, self._timings())
         error = rmse([(_seconds(usable, one), one.timing.seconds) for one in fresh]) if fresh else 0.0
         return Lesson(len(fresh), len(fresh), error)
+
+    def _fit(self) -> Bilinear | None:
+        timings, before = self._timings(), self.machine.model
+        model = fit_surfaces(timings.prefill, timings.decode, () if before is None else (before.c1, before.c0))
+        if model.gains_by_rows:
+            return model
+        log.info("prices by which %d requests are no faster than one are not taken: other work ran beside", MANY)
+        return None
+
+    def _timings(self) -> Timings:
+        return replace(self.timings, prefill=self._medians("prefill"), decode=self._medians("decode"))
 
     def _add(self, steps: Iterable[Step]) -> None:
         for step in steps:

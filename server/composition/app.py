@@ -116,7 +116,7 @@ def _build_parts(
 ) -> tuple[SchedulerParts, StepLearning]:
     learner = ThreadPoolExecutor(1, "learner")
     learner.submit(int)  # start its thread now: later the system may have none
-    steps = stack.enter_context(closing(learn_steps(loaded.conditions, learner.submit, loaded.steps)))
+    steps = stack.enter_context(closing(learn_steps(loaded.conditions, learner.submit, loaded.timings)))
     stack.enter_context(learner)  # ends before the last steps are learned from
     parts = parts_for(config, [executor.info for executor in loaded.executors], steps, learner.submit)
     return replace(parts, observers=(*parts.observers, metrics)), steps

@@ -20,7 +20,7 @@ from engine.kv.prefix_cache import CHUNK, PrefixCache
 from engine.kv.row_kv import RowKv
 from engine.lifecycle import Lifecycle
 from engine.measure.probe import probe
-from engine.measure.timing import Timing
+from engine.measure.timing import Timings
 from engine.messages import Deliver, Entry, ExecutorInfo
 from engine.row import Row
 from engine.sampling.grammar import Grammars
@@ -63,7 +63,7 @@ class Loaded:
     prefixes: PrefixCache[Any]
     grammars: GrammarCompiler | None
     conditions: Conditions  # of the executors' runs
-    steps: tuple[Timing, ...]  # measured while loading
+    timings: Timings  # made while loading
     token_features: TokenFeatures | None
     shares_cores: bool  # executors compute on the predictor's cores
 
@@ -91,7 +91,7 @@ def load_engine(config: ServeConfig, deliver: Deliver) -> Loaded:
         prefixes=prefixes,
         grammars=compiler,
         conditions=devices.conditions_of(config, first),
-        steps=chosen.steps,
+        timings=chosen.timings,
         token_features=TokenFeatures.of(token_embeddings(first)) if choose_predictor(config) is Length.OWN else None,
         shares_cores=first.device.type == "cpu",
     )
@@ -232,7 +232,7 @@ def load_virtual(machine: Machine, config: ServeConfig, deliver: Deliver) -> Loa
         prefixes=prefixes,
         grammars=None,
         conditions=Conditions(config.model, "none", "none", config.device, 0, chunk),
-        steps=(),
+        timings=Timings(),
         token_features=TokenFeatures.hashed(text.vocab_size) if choose_predictor(config) is Length.OWN else None,
         shares_cores=False,
     )

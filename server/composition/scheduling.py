@@ -7,7 +7,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 
-from engine.measure.timing import Timing, Timings
+from engine.measure.timing import Timings
 from engine.messages import ExecutorInfo
 from models.catalog.catalog import default_cache
 from models.errors import UserError
@@ -45,12 +45,12 @@ def shares_of(config: FrontConfig) -> Mapping[str, float] | None:
     return shares if (by_default if config.fair is None else config.fair) else None
 
 
-def learn_steps(conditions: Conditions, submit: Submit, steps: tuple[Timing, ...] = ()) -> StepLearning:
-    """Starts from the newer of the measured and the learned profile, else from `steps`; saved beside the former."""
+def learn_steps(conditions: Conditions, submit: Submit, timings: Timings) -> StepLearning:
+    """Starts from the newer of the measured and the learned profile, else from `timings`; saved beside the former."""
     found = [one for one in (_load(conditions, learned=learned) for learned in (False, True)) if one is not None]
     keep = partial(_keep, conditions)
     if not found:
-        return StepLearning(MachineModel(), submit, timings=Timings((), steps), keep=keep)
+        return StepLearning(MachineModel(), submit, timings=timings, keep=keep)
     newest = max(found, key=lambda profile: profile.measured_at)
     return StepLearning(MachineModel(newest.model), submit, timings=newest.timings, keep=keep)
 

@@ -13,8 +13,9 @@ import msgspec
 import psutil
 import torch
 
+from engine.measure.profiler import QUICK_REPEATS, Profiler
 from engine.measure.slots import COLUMNS, ROWS, find_slots
-from engine.measure.timing import Timing
+from engine.measure.timing import Timing, Timings
 from models.errors import UserError
 from models.files import replace_file
 from models.machine import usable_cores
@@ -35,6 +36,8 @@ TIME_LIMIT = 3.0  # seconds, about
 # 8 slots of 32
 OTHERS = 0.1
 
+PROMPTS, LONGER = (16, COLUMNS), 4 * COLUMNS  # tokens; slow machines time the first only
+
 TICK = 0.01  # seconds, resolution of the system's CPU time
 
 
@@ -42,13 +45,13 @@ class MeasuredSlots(msgspec.Struct, frozen=True):
     slots: Annotated[int, msgspec.Meta(ge=1)]
     measured_at: str = ""  # ISO 8601
     others: float = 0.0  # share of the cores that other work had
-    steps: tuple[Timing, ...] = ()
+    timings: Timings = Timings()  # made beside
 
 
 def choose_slots(
     config: ServeConfig, model: LoadedModel, text: Text, cache: Path, clock: Callable[[], float] = time.perf_counter
 ) -> MeasuredSlots:
-    """With the steps that were measured for it, if any."""
+    """With the steps and prefills that were timed beside, if any."""
     if config.max_num_seqs is not None:
         return MeasuredSlots(config.max_num_seqs)
     held = max(1, capacity_tokens(config, model) // COLUMNS)
@@ -85,17 +88,26 @@ def _measure(
     torch.set_num_threads(torch_threads(config, model))
     began, others, steps = time.monotonic(), others_seconds(), list[Timing]()
 
-    def step(rows: int) -> float:
-        steps.append(Timing(rows, COLUMNS, profiler.quickest_step(rows, COLUMNS)))
+    def step(rows: int, columns: int = COLUMNS) -> float:
+        steps.append(Timing(rows, columns, profiler.quickest_step(rows, columns)))
         return steps[-1].seconds
 
     try:
         found = find_slots(step, most, TIME_LIMIT, profiler.now)
+        prompts = [_prefill(profiler, length) for length in (PROMPTS if found.complete else PROMPTS[:1])]
+        longer = min(LONGER, model.context_length)
+        if found.complete and profiler.holds(ROWS[0], longer):
+            step(ROWS[0], longer)  # what a row's length costs
     finally:
         torch.set_num_threads(threads)
     share = (others_seconds() - others) / (max(time.monotonic() - began, TICK) * usable_cores())
     now = datetime.now(UTC).isoformat(timespec="seconds")
-    return MeasuredSlots(found.rows, now, max(0.0, share), (*steps,)), found.complete
+    return MeasuredSlots(found.rows, now, max(0.0, share), Timings((*prompts,), (*steps,))), found.complete
+
+
+def _prefill(profiler: Profiler, length: int) -> Timing:
+    """The quickest, as steps are timed."""
+    return Timing(1, length, min(profiler.prefill(1, length) for _ in range(QUICK_REPEATS)))
 
 
 def others_seconds() -> float:

@@ -35,9 +35,7 @@ def read(tmp_path: Path, *flags: str) -> SimulateFlags:
 
 def keep_profile(cache: Path) -> Path:
     conditions = Conditions("model", "float32", "none", "a processor", 2, 512)
-    return write_profile(
-        cache, Profile(conditions, "2026-01-01T00:00:00", "0", COST, FitErrors(0, 0, None), Timings((), ()))
-    )
+    return write_profile(cache, Profile(conditions, "2026-01-01T00:00:00", "0", COST, FitErrors(0, 0, None), Timings()))
 
 
 def test_strategies_stand_side_by_side(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

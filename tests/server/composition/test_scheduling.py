@@ -118,45 +118,63 @@ def serve(learning: StepLearning, seconds: float) -> None:
 
 def test_a_server_begins_with_what_an_earlier_one_has_learned_up_to_its_end(cache: Path) -> None:
     """Up to a minute of it was lost."""
-    learning = learn_steps(CONDITIONS, inline)
+    learning = learn_steps(CONDITIONS, inline, Timings())
     serve(learning, 45)
     early = load_profile(cache, CONDITIONS, learned=True)
     learning.close()
     kept = load_profile(cache, CONDITIONS, learned=True)
     assert early is not None and kept is not None and kept.model == learning.machine.model
     assert len(kept.timings.decode) >= len(early.timings.decode) and kept != early
-    assert learn_steps(CONDITIONS, inline).machine.model == kept.model
+    assert learn_steps(CONDITIONS, inline, Timings()).machine.model == kept.model
 
 
 def test_steps_measured_while_loading_tell_a_new_server_what_many_rows_take(cache: Path) -> None:
     """What one request takes was promised to each of twenty."""
-    learning = learn_steps(CONDITIONS, inline, tuple(Timing(rows, 60, 0.04 + 0.005 * rows) for rows in (8, 16, 32)))
+    steps = tuple(Timing(rows, 60, 0.04 + 0.005 * rows) for rows in (8, 16, 32))
+    learning = learn_steps(CONDITIONS, inline, Timings((), steps))
     serve(learning, 5)  # two rows, 0.05 s
     assert learning.machine.model is not None
     assert learning.machine.model.iteration(20.0, 60.0) == pytest.approx(0.14, rel=0.05)
 
 
+def test_prompts_and_steps_measured_while_loading_are_a_new_servers_first_prices(cache: Path) -> None:
+    """None were there until an answer had ended, so all that asked for a promise were refused."""
+    slow = Bilinear(p1=0.002, p4=0.02, d2=0.01, d4=0.08)  # twice what is served
+    timings = Timings(
+        tuple(Timing(1, length, slow.prefill(1, length)) for length in (16, 128)),
+        tuple(Timing(rows, 60, slow.iteration(rows, 60)) for rows in (8, 16, 32)),
+    )
+    learning = learn_steps(CONDITIONS, inline, timings)
+    first = learning.machine.model
+    assert first is not None and first.iteration(20.0, 60.0) == pytest.approx(0.28, rel=0.05)
+    assert first.prefill(1, 64) == pytest.approx(0.148, rel=0.1)
+    learning.close()
+    assert load_profile(cache, CONDITIONS, learned=True) is None
+    serve(learning, 5)
+    assert learning.machine.model is not None and learning.machine.model != first, "corrected within seconds"
+
+
 def test_one_that_has_served_nothing_keeps_nothing(cache: Path) -> None:
-    learn_steps(CONDITIONS, inline).close()
+    learn_steps(CONDITIONS, inline, Timings()).close()
     assert load_profile(cache, CONDITIONS, learned=True) is None
 
 
 def test_what_was_measured_stays_and_counts_where_it_is_newer(cache: Path) -> None:
     """Learned prices took the place of those that `lengthwise profile` had measured."""
     write_profile(cache, PROFILE)
-    learning = learn_steps(CONDITIONS, inline)
+    learning = learn_steps(CONDITIONS, inline, Timings())
     serve(learning, 30)
     learning.close()
     assert load_profile(cache, CONDITIONS) == PROFILE
-    assert learn_steps(CONDITIONS, inline).machine.model == learning.machine.model != MODEL
+    assert learn_steps(CONDITIONS, inline, Timings()).machine.model == learning.machine.model != MODEL
     write_profile(cache, replace(PROFILE, measured_at="2999-01-01T00:00:00+00:00"))
-    assert learn_steps(CONDITIONS, inline).machine.model == MODEL
+    assert learn_steps(CONDITIONS, inline, Timings()).machine.model == MODEL
 
 
 def test_it_is_written_once_a_minute_at_most(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     written: list[Profile] = []
     monkeypatch.setattr(scheduling, "write_profile", lambda cache, profile, learned: written.append(profile))
-    learning = learn_steps(CONDITIONS, inline)
+    learning = learn_steps(CONDITIONS, inline, Timings())
     serve(learning, 150)
     assert len(written) == 3 and learning.learner.changes > 10
 
@@ -185,7 +203,7 @@ def test_a_file_that_cannot_be_used_is_a_warning_and_prices_are_learned_anew(
     spoilt = spoil(path.read_text())
     assert spoilt != path.read_text()
     path.write_text(spoilt)
-    learning = learn_steps(CONDITIONS, inline)
+    learning = learn_steps(CONDITIONS, inline, Timings())
     assert learning.machine.model is None
     assert "prices are learned anew" in caplog.text and reason in caplog.text
 
@@ -196,5 +214,5 @@ def test_an_unwritten_cache_is_a_warning(caplog: pytest.LogCaptureFixture, monke
 
     monkeypatch.setattr(scheduling, "write_profile", fail)
     with caplog.at_level(logging.WARNING):
-        serve(learn_steps(CONDITIONS, inline), 10)
+        serve(learn_steps(CONDITIONS, inline, Timings()), 10)
     assert "are not kept: cannot write: No space left" in caplog.text

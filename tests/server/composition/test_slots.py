@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 
 import pytest
 
+from engine.measure.profiler import QUICK_REPEATS
 from engine.measure.timing import Timings
 from models.network.loader import LoadedModel
 from models.text import Text
@@ -55,12 +56,14 @@ def flat_beyond_32(rows: int, columns: int, decodes: bool) -> float:
 def test_machines_are_measured_once(choose: Choose, tmp_path: Path) -> None:
     device = Device(flat_beyond_32)
     assert choose(device) == 32
-    assert max(rows for rows, _, _ in device.passes) == 64 and all(decodes for _, _, decodes in device.passes)
+    assert max(rows for rows, _, _ in device.passes) == 64
     (kept,) = (tmp_path / "slots").iterdir()
     device.passes.clear()
     assert choose(device) == 32 and not device.passes
     told = json.loads(kept.read_bytes())
-    assert [step["rows"] for step in told["steps"]] == [8, 16, 32, 64]
+    rows = [(step["rows"], step["length"]) for step in told["timings"]["decode"]]
+    assert rows == [(8, 128), (16, 128), (32, 128), (64, 128), (8, 512)]
+    assert [(read["rows"], read["length"]) for read in told["timings"]["prefill"]] == [(1, 16), (1, 128)]
     assert datetime.fromisoformat(told["measured_at"]).tzinfo and told["others"] == 0
     kept.write_text(json.dumps(told | {"slots": 64}))
     assert choose(device) == 64, "what is kept decides"
@@ -73,6 +76,7 @@ def test_a_number_that_measuring_had_no_time_to_find_is_for_one_run(
     busy, quiet = Device(lambda rows, columns, decodes: 2.0), Device(flat_beyond_32)
     assert choose(busy) == 32
     assert not (tmp_path / "slots").exists() and "took more than 3 s" in caplog.text
+    assert sum(not decodes for _, _, decodes in busy.passes) == QUICK_REPEATS, "a slow machine reads the short one only"
     choose(quiet)
     assert quiet.passes and len(list((tmp_path / "slots").iterdir())) == 1
 
@@ -137,7 +141,7 @@ def test_they_are_measured_again_where_what_was_learned_disagrees(
 ) -> None:
     choose(Device(flat_beyond_32))
     conditions = conditions_of(config_of(tiny_folder), tiny_model)
-    found = Profile(conditions, "2026-11-27", "", learned, FitErrors(0, 0, None), Timings((), ()))
+    found = Profile(conditions, "2026-11-27", "", learned, FitErrors(0, 0, None), Timings())
     write_profile(tmp_path, found, learned=True)
     assert choose(faster := Device(fastest_at(64))) == (64 if again else 32)
     assert bool(faster.passes) is again

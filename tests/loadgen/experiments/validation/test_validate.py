@@ -58,7 +58,7 @@ def profiled(tmp_path: Path, tiny_folder: Path, tiny_model: LoadedModel) -> None
     conditions = conditions_of(config, tiny_model)
     write_profile(
         tmp_path / "cache",
-        Profile(conditions, "2026-01-01T00:00:00", "0", COST, FitErrors(0, 0, None), Timings((), ())),
+        Profile(conditions, "2026-01-01T00:00:00", "0", COST, FitErrors(0, 0, None), Timings()),
     )
 
 

@@ -83,7 +83,7 @@ def journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     connection.close()
     conditions = Conditions("somewhere/tiny", "float32", "none", "a processor", 2, 512)
     errors = FitErrors(0, 0, None)
-    write_profile(tmp_path, Profile(conditions, "2026-01-01T00:00:00", "0", PRICES, errors, Timings((), ())))
+    write_profile(tmp_path, Profile(conditions, "2026-01-01T00:00:00", "0", PRICES, errors, Timings()))
     return path
 
 
