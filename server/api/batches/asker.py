@@ -33,6 +33,9 @@ ENDPOINTS: Mapping[str, Endpoint] = {"/v1/chat/completions": CHAT, "/v1/completi
 
 EMBEDDINGS = "/v1/embeddings"
 
+LATE = "a batch is answered when nothing else waits"
+REFUSED = {"stream": "answers of a batch come whole", "deadline_ms": LATE, "promise": LATE}
+
 PATHS = (*ENDPOINTS, EMBEDDINGS)  # of batch lines
 
 
@@ -73,10 +76,11 @@ class ModelAsker:
             return (await embed(await decode(raw, EmbeddingBody, self._app), self._app, holder))[0]
         app, model, kind = self._app, self._app[MODEL], ENDPOINTS[endpoint]
         given = await decode(raw, kind.schema, app)
-        if given.stream:
-            raise invalid("stream", "answers of a batch come whole; leave it out")
+        for field, reason in REFUSED.items():
+            if getattr(given, field) not in (None, False):
+                raise invalid(field, f"{reason}; leave it out")
         name, arrival = model_name(given.model, model), app[DISPATCHER].now()
-        body = msgspec.structs.replace(given, priority=BACKGROUND, deadline_ms=None, promise=None)
+        body = msgspec.structs.replace(given, priority=BACKGROUND)
         prompts = await kind.prompts(body, model)
         app[ACCESS].quota.count_answers(share, (body.n or 1) * len(prompts))
         call_id = f"{kind.prefix}{secrets.token_hex(16)}"

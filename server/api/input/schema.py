@@ -121,7 +121,7 @@ class OtherWords(Foreign, frozen=True, kw_only=True):
     regex_pattern: msgspec.Raw = ABSENT  # TabbyAPI
 
 
-class Promise(msgspec.Struct, frozen=True):
+class Promise(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """When an answer must be there: refused where that cannot be promised, with the share of promises kept."""
 
     by: Annotated[datetime, Meta(tz=True)] | None = None

@@ -128,6 +128,7 @@ async def test_each_choice_waits_behind_those_before_it_in_the_estimate_as_in_th
         ({}, "either by or within_ms"),
         ({"by": "2030-01-01T00:00:00Z", "within_ms": 5}, "either by or within_ms"),
         ({"within_ms": 0}, "> 0"),
+        ({"within_ms": 5, "coverge": 0.9}, "unknown field `coverge`"),
         ({"within_ms": 5, "coverage": 1.0}, "<= 0.99"),
         ({"by": "2030-01-01T00:00:00"}, "timezone"),
         ({"by": "tomorrow"}, "RFC3339"),

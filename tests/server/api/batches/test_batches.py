@@ -30,17 +30,20 @@ from tests.server.live import Live, bearer, chat_body, live_server
 
 
 async def test_each_line_gets_its_answer_or_its_error(live: Live) -> None:
-    batch = await run(live, line("a") + b"\n" + line("b", n=2) + line("c", temperature=9) + line("d", stream=True))
-    assert batch["request_counts"] == {"total": 4, "completed": 2, "failed": 2}
+    late = line("e", deadline_ms=5000) + line("f", promise={"within_ms": 5000})  # would count for nothing
+    lines = line("a") + b"\n" + line("b", n=2) + line("c", temperature=9) + line("d", stream=True) + late
+    batch = await run(live, lines)
+    assert batch["request_counts"] == {"total": 6, "completed": 2, "failed": 4}
     fine, wrong = await results(live, batch["output_file_id"]), await results(live, batch["error_file_id"])
-    assert set(fine) == {"a", "b"} and set(wrong) == {"c", "d"}
+    assert set(fine) == {"a", "b"} and set(wrong) == {*"cdef"}
     reply = fine["a"]["response"]
     assert (reply["status_code"], fine["a"]["error"]) == (200, None)
     assert reply["body"]["choices"][0]["message"]["content"] == ANSWER
     assert len(fine["b"]["response"]["body"]["choices"]) == 2
     assert (wrong["c"]["response"]["status_code"], wrong["c"]["error"]) == (400, None)
     assert wrong["c"]["response"]["body"]["error"]["param"] == "temperature"
-    assert wrong["d"]["response"]["body"]["error"]["param"] == "stream"
+    params = [wrong[name]["response"]["body"]["error"]["param"] for name in "def"]
+    assert params == ["stream", "deadline_ms", "promise"]
     assert batch["created_at"] <= batch["in_progress_at"] <= batch["completed_at"] < batch["expires_at"]
 
 
