@@ -114,7 +114,9 @@ def test_the_promises_of_each_order_are_judged_beside_those_that_were_made(repla
     assert own["promised_ratio"] == pytest.approx(found.recorded["promised_ratio"], rel=0.2)
     assert 0.8 < other["promises_kept"] <= 1 and other["promised_ratio"] > 1
     late = replace(replay, recorded=tuple(replace(one, promised=0.001) for one in replay.recorded))
-    assert try_to_end(late, SETTING).recorded["promises_kept"] == 0
+    broken = try_to_end(late, SETTING)
+    assert broken.recorded["promises_kept"] == 0
+    assert "% of promises kept where 0% were. Prices" in "".join(whatif.write_sentences(broken))
 
 
 def test_a_record_that_no_one_speed_explains_is_told_in_a_sentence_and_no_table(replay: whatif.Replay) -> None:
