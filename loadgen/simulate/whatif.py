@@ -245,8 +245,8 @@ def write_sentences(found: WhatIf) -> Iterator[str]:
     kept = "" if own is None or recorded is None else f", and {own:.0%} of promises kept where {recorded:.0%} were"
     yield (
         f"How far to trust this: of {replay.strategy}, which served them, the simulator says a mean JCT "
-        f"{mean_error:+.1%} and a p99 {p99_error:+.1%} from what was recorded{kept}. Prices are those learned on this node, "
-        f"times {found.slowdown:.2f}, its mean speed while it served."
+        f"{mean_error:+.1%} and a p99 {p99_error:+.1%} from what was recorded{kept}. Prices are those learned on this "
+        f"node, times {found.slowdown:.2f}, its mean speed while it served."
     )
     yield (
         f"{len(replay.recorded)} requests to {replay.model}; {replay.left_out} without a token are left out. Predicted "

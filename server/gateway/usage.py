@@ -1,5 +1,6 @@
 """The end of an answer, read only where an API puts it: answers may repeat clients' text."""
 
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from msgspec import Raw
 LINES = 16  # last lines searched
 LIMITED = frozenset({"length", "model_length", "max_tokens", "max_output_tokens", "model_context_window_exceeded"})
 LAST = frozenset({"message_stop", "response.completed", "response.incomplete", "response.failed"})  # types of events
+SURROGATE = re.compile(rb"(?<!\\)\\u[dD][89a-fA-F][0-9a-fA-F]{2}")
 COUNTS = ("completion_tokens", "output_tokens")  # completions have the first, responses and messages the second
 
 T = TypeVar("T")
@@ -54,7 +56,10 @@ def _events(tail: bytes, *, streams: bool) -> Iterator[Fields]:
     """Latest first, each with the response in it; no malformed field hides another."""
     lines = (one[5:] for one in reversed(tail.rsplit(b"\n", LINES)) if one.startswith(b"data:"))
     for line in lines if streams else (tail,):
-        if (event := _decode(line, Fields)) is not None:
+        event = _decode(line, Fields)
+        if event is None and SURROGATE.search(line):  # half a pair, in no number or id
+            event = _decode(SURROGATE.sub(b"?", line), Fields)
+        if event is not None:
             yield event
             if (response := _read(event, "response", Fields)) is not None:
                 yield response

@@ -23,6 +23,7 @@ COUNTED: dict[bytes, int] = {
     json.dumps({"usage": USAGE}, indent=1).encode(): 5,
     json.dumps({"usage": {"input_tokens": 9, "output_tokens": 6}}).encode(): 6,
     b'{"id": "\xff", "choices": 7, "created": %b, "usage": {"completion_tokens": 5}}' % (b"9" * 5000): 5,
+    b'{"text": "\\ud83d, \\\\u and \\ude00\\ud83d", "usage": {"completion_tokens": 5}}': 5,
     b'{"usage": {"completion_tokens": "x", "output_tokens": 6, "cost": 1e999}}': 6,
 }
 UNCOUNTED: tuple[bytes, ...] = (
