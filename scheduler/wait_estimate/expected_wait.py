@@ -152,7 +152,7 @@ class ExpectedWait:
         scores = self._calibration.find_scores(group, now, coverage or request.coverage)
         unsure = scores is UNKNOWN and held.prices.fixed_seconds  # of those that come later
         full = self._speed.seconds_per_token(held.slots) if unsure else None
-        slower = (0.0, 0.0, (full or seconds) - seconds)
+        slower = (0.0, 0.0, max(0.0, (full or seconds) - seconds))
         low, median, promise = (
             min(
                 FARTHEST,
@@ -169,10 +169,14 @@ class ExpectedWait:
         if told is None or request.state is not State.WAITING:
             return False
         ahead, coverage = self._waiting.ahead(request, now), (1 + request.coverage) / 2
+        ranked = self._places.ahead(request, now)  # credit may be spent that paid for its place
+        if ranked is not None and ranked.place > ahead.place:
+            ahead = ranked
         again = self._expect(request, ahead, QueueAhead(), coverage)  # the least of several breaks more often
         nearer = again.known and again.by - now < NEARER * (told.by - now)
         if nearer:
-            request.expected = replace(told, high=again.by - told.at)
+            low, median, high = (min(one, again.by - told.at) for one in (told.low, told.median, again.by - told.at))
+            request.expected = replace(told, low=low, median=median, high=high)
         return nearer
 
     def retry_after(self) -> float:

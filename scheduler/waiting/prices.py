@@ -26,6 +26,7 @@ class Prices:
     square: float = 0.0  # attention
     unit: float = 1.0  # seconds
     fixed_seconds: float = 0.0  # of an iteration
+    fixed_cells: int | None = None  # that share it; None where slots do
 
     def work(self, request: Request) -> float:
         return self.work_left(request, remaining_length(request))
@@ -40,7 +41,8 @@ class Prices:
 
     def seconds_per_token(self, rows: float, slots: float, context: float) -> float:
         """With `rows` rows alike."""
-        return self.fixed_seconds * (1 - rows / slots) + rows * self.unit * (self.token + self.cell * context)
+        paid = rows / slots if self.fixed_cells is None else rows * context / self.fixed_cells
+        return self.fixed_seconds * max(0.0, 1 - paid) + rows * self.unit * (self.token + self.cell * context)
 
     def attained(self, request: Request) -> float:
         """Prompt included."""
@@ -76,4 +78,5 @@ def device_prices(
     cell = model.d1 + model.d3 / rows + (model.d4 / capacity_tokens if by_cells and capacity_tokens else 0.0)
     unit = token + cell * usual or 1.0
     read = (model.p1 + model.p3) / unit, (model.p2 + model.p4) / unit
-    return Prices(*read, token / unit, cell / unit, model.p5 / unit, unit, model.d4)
+    sharing = capacity_tokens if by_cells else None
+    return Prices(*read, token / unit, cell / unit, model.p5 / unit, unit, model.d4, sharing)

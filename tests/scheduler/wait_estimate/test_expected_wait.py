@@ -19,6 +19,7 @@ from scheduler.wait_estimate.expected_wait import ExpectedWait
 from scheduler.wait_estimate.places import FRESH
 from scheduler.wait_estimate.speed import Speed
 from scheduler.waiting.prices import Prices
+from scheduler.waiting.sorted_requests import QueueAhead
 from tests.scheduler.fakes import VirtualClock, admitted, port, request, token
 
 STOP = FinishReason.STOP
@@ -210,6 +211,25 @@ def test_a_promise_is_given_where_credit_lets_it_go_first_and_the_time_offered_e
     for _ in range(20):
         queue.second()
     assert asked.times.end is not None and asked.keeps_promise(asked.times.end)
+
+
+def test_a_promise_comes_no_nearer_than_the_place_in_line_allows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What an arrival's credit would pay for was told, though others had spent it: 4 of 7 ended after it."""
+    promised = []
+    for place in (0, 8):
+        queue = Queue(rows=1, strategy="lengthwise")
+        for _ in range(12):
+            queue.submit(10, predicted=10)
+        for _ in range(45):
+            queue.second()
+        ahead = QueueAhead(place, 10.0 * place)
+        monkeypatch.setattr(queue.dispatcher.waits._waiting, "ahead", lambda *_: QueueAhead())
+        asked = queue.submit(5, predicted=5, by=queue.clock.time + 100_000)
+        monkeypatch.setattr(queue.dispatcher.waits._places, "ahead", lambda *_, ahead=ahead: ahead)
+        assert queue.dispatcher.waits.tell_again(asked) and (told := asked.expected) is not None
+        assert told.low <= told.median <= told.high
+        promised.append(told.high)
+    assert promised[1] > promised[0] + 80, "eight times ten seconds wait before it"
 
 
 def test_an_idle_hour_changes_nothing() -> None:

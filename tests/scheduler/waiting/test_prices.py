@@ -48,6 +48,15 @@ def test_what_an_iteration_costs_anyway_is_shared_by_slots_or_by_memory() -> Non
     assert (many.token, many.cell) == pytest.approx((3 / unit, (0.5 + 0.8 / 8 + 16 / 400) / unit))
 
 
+@pytest.mark.parametrize(("slots", "context"), [(4, 100), (20, 100), (20, 400), (400, 400)])
+def test_an_iteration_costs_what_the_machine_says_however_its_fixed_part_is_shared(slots: int, context: int) -> None:
+    """Full slots were said to be faster than one row where memory holds fewer rows: promises were of a tenth."""
+    model = replace(MODEL, d3=0.0)
+    prices = device_prices(model, slots=slots, capacity_tokens=400, context_length=context)
+    for rows in (1, 2, 4):
+        assert prices.seconds_per_token(rows, slots, 30) == pytest.approx(model.iteration(float(rows), 30.0))
+
+
 def test_while_nothing_is_known_a_request_costs_its_tokens_still_to_come() -> None:
     one = request(length=400, max_tokens=50)
     one.predicted_length = 30.0
