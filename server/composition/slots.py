@@ -36,7 +36,7 @@ TIME_LIMIT = 3.0  # seconds, about
 # 8 slots of 32
 OTHERS = 0.1
 
-PROMPTS, LONGER = (16, COLUMNS), 4 * COLUMNS  # tokens; slow machines time the first only
+PROMPTS, LONGER = (16, COLUMNS), 4 * COLUMNS  # tokens; slow and small machines time the first only
 
 TICK = 0.01  # seconds, resolution of the system's CPU time
 
@@ -61,7 +61,7 @@ def choose_slots(
     conditions = conditions_of(config, model)
     path = cache / "slots" / f"{digest(conditions)}-{kernels}.json"
     kept = _read(path)
-    if kept is None or kept.others > OTHERS or _disagrees(kept.slots, cache, conditions):
+    if kept is None or not kept.timings.prefill or kept.others > OTHERS or _disagrees(kept.slots, cache, conditions):
         measured, complete = _measure(config, model, text, min(held, ROWS[-1]), clock)
         if not complete:
             log.warning(
@@ -94,9 +94,10 @@ def _measure(
 
     try:
         found = find_slots(step, most, TIME_LIMIT, profiler.now)
-        prompts = [_prefill(profiler, length) for length in (PROMPTS if found.complete else PROMPTS[:1])]
+        prompts = [_prefill(profiler, PROMPTS[0])]
         longer = min(LONGER, model.context_length)
         if found.complete and profiler.holds(ROWS[0], longer):
+            prompts.append(_prefill(profiler, PROMPTS[1]))
             step(ROWS[0], longer)  # what a row's length costs
     finally:
         torch.set_num_threads(threads)

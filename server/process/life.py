@@ -231,4 +231,4 @@ def _speed(machine: HostMachine, slots: int) -> str:
     if machine.model is None:
         return "not known yet; it is learned from what is served"
     alone, full = (rows / machine.model.iteration(rows, TYPICAL_TOKENS) for rows in (1, slots))
-    return f"about {alone:.0f} tokens/s for one request, {full:.0f} for {slots} together, as served here before"
+    return f"about {alone:.0f} tokens/s for one request, {full:.0f} for {slots} together, as measured here"

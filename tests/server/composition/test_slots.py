@@ -157,7 +157,8 @@ def test_the_time_of_others_is_what_our_cores_had_and_we_had_not(monkeypatch: py
 
 def test_memory_bounds_them_unkept(choose: Choose, tiny_model: LoadedModel, tmp_path: Path) -> None:
     device = Device(lambda rows, columns, decodes: 0.01)
-    assert choose(device, kv_cache_memory=20 * 128 * tiny_model.kv.bytes_per_token / 2**30) == 16
+    row = 128 * tiny_model.kv.bytes_per_token / 2**30  # GiB
+    assert choose(device, kv_cache_memory=20 * row) == 16 and choose(device, kv_cache_memory=row) == 1
     assert not (tmp_path / "slots").exists()
 
 

@@ -227,7 +227,7 @@ PRICES = Bilinear(p1=0, p2=0, p3=0, p4=0, d1=0.00001, d2=0.001, d3=0, d4=0.02)
 @pytest.mark.parametrize(
     ("prices", "speed"),
     [
-        (PRICES, "about 38 tokens/s for one request, 155 for 64 together, as served here before"),
+        (PRICES, "about 38 tokens/s for one request, 155 for 64 together, as measured here"),
         (None, "not known yet; it is learned from what is served"),
     ],
 )
