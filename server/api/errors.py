@@ -104,7 +104,7 @@ SLACK = 0.1  # of the seconds to the time offered, and seconds
 def unpromised(error: Unpromised, promised: float, now: float) -> ApiError:
     """Status 503, with the nearest time that could be promised, and how much later that is."""
     if error.by is None:
-        headers, hint = {"Retry-After": "1"}, "nothing is measured yet, which takes an answer without a promise"
+        headers, hint = {"Retry-After": "1"}, "too little is measured yet, which takes answers without a promise"
     else:
         by = error.by + SLACK * (error.by - now) + SLACK  # asked for later
         nearest, later = write_time(by - now), by - max(promised, now)

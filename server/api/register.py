@@ -25,6 +25,7 @@ from scheduler.request import Request
 from server.access import client_of, holder_of
 from server.api.errors import ApiError, invalid
 from server.api.output.reply import Metrics, expectation_of, json_response
+from server.api.output.sse import HEADER as PROGRESS
 from server.api.request_status import (
     CallState,
     RequestList,
@@ -44,6 +45,8 @@ RETURN_TIME = 60.0  # seconds in which a returning call keeps its place
 REPEATS = ("idempotency-key", "x-client-request-id")  # headers that name repeated calls
 
 CANCELLED = "the request was cancelled by its id"
+
+ESTIMATE = "x-lengthwise-estimate"  # request header that asks for an estimate in `metrics`, with the value 1
 
 SAME = ("id", "request_id", "caller", "endpoint", "model", "created", "stream")  # in a status as in the record
 
@@ -70,10 +73,14 @@ class Record:
     program: Program | None = None
 
     @classmethod
-    def of(
-        cls, request: web.Request, prefix: str, model: str, user: str | None, *, stream: bool, asks: Iterable[str] = ()
-    ) -> Record:
-        """Its id begins with `prefix`."""
+    def of(cls, request: web.Request, prefix: str, model: str, user: str | None, *, stream: bool) -> Record:
+        """Its id begins with `prefix`. Raises ApiError 400."""
+        asks = set[str]()
+        for name in (ESTIMATE, PROGRESS):
+            if (value := request.headers.get(name, "0")) not in ("0", "1"):
+                raise invalid(name, f"must be 0 or 1, not {value[:200]!r}")
+            if value == "1":
+                asks.add(name)
         return cls(
             f"{prefix}{secrets.token_hex(16)}",
             holder_of(request),

@@ -197,6 +197,13 @@ def _refers(name: str, value: Any) -> bool:
     return name in KEPT and value not in (None, "")
 
 
+def without_promise(body: bytes) -> bytes:
+    """The gateway's own field, which strict backends refuse."""
+    fields = msgspec.json.decode(body, type=dict[str, Raw])
+    del fields["promise"]
+    return msgspec.json.encode(fields)
+
+
 def salted(body: bytes, holder: str) -> bytes:
     """With a `cache_salt` from the key and the client's own."""
     fields = msgspec.json.decode(body, type=dict[str, Raw])

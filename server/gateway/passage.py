@@ -1,17 +1,24 @@
 """A call between dispatcher, client and backend."""
 
 import asyncio
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import aiohttp
 from aiohttp import web
 
 from engine.messages import FinishReason, RowId
-from scheduler.request import Request
+from scheduler.request import Failure, Request
 from server.api.errors import ApiError, failure_error
 from server.api.output.sse import EventStream
 from server.api.register import CANCELLED, Record
 from server.gateway.backend import Backend, Waiting
+
+GIVEN_UP = "the request was given up, or its backend is gone"
+REASONS: Mapping[Failure | None, str] = {
+    Failure.DEADLINE: "the deadline passed while the request waited",
+    Failure.SHUTDOWN: "the gateway is shutting down",
+}
 
 
 @dataclass(eq=False, slots=True)
@@ -55,7 +62,7 @@ class ProxiedCall:
         """Of a call ended from this side."""
         if self.record.cancelled:
             return ApiError(499, CANCELLED)
-        return failure_error(self.request.failure, "the request was given up, or its backend is gone")
+        return failure_error(self.request.failure, REASONS.get(self.request.failure, GIVEN_UP))
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from scheduler.request import Request
 from scheduler.submission import Known
 from server.access import spend_tokens
 from server.api.errors import ApiError, invalid
-from server.api.input.body import LARGE, check_parts, hold_body, read_asks
+from server.api.input.body import LARGE, check_parts, hold_body
 from server.api.input.program import PROGRAMS, read_signs
 from server.api.input.promise import ask_for, read_field, read_header
 from server.api.input.sampling import length_scope
@@ -30,7 +30,7 @@ from server.gateway.asking import BACKENDS, are_one, is_form, plain_path, read_a
 from server.gateway.backend import ROOM
 from server.gateway.early import send_streamed
 from server.gateway.merged import as_stream
-from server.gateway.meta import BYTES_PER_TOKEN, MOST_PROMPT, CallMeta, read_meta, refuse_unreadable
+from server.gateway.meta import BYTES_PER_TOKEN, MOST_PROMPT, CallMeta, read_meta, refuse_unreadable, without_promise
 from server.gateway.passage import PASSAGES, ProxiedCall
 from server.gateway.sending import send_at_once
 
@@ -88,6 +88,8 @@ async def _queue(request: web.Request, body: bytes) -> web.StreamResponse:
         (queued,) = submit(app, record, [((0,) * query.user_input_length, sampling, known)], [(query, prediction)])
         with _open_passage(app, record, queued) as passage:
             passage.as_stream = streamed
+            if meta.promise is not None:
+                body = await read_aside(without_promise, body)
             passage.repeats = request.path != "/v1/responses" or meta.store is False
             ticket.settle()
             request[SHORT_FORM] = headers_of(expectation_of((passage.request,), app[DISPATCHER].now()))
@@ -125,8 +127,7 @@ def _check(body: bytes, request: web.Request) -> dict[str, Any] | None:
 
 def _record(request: web.Request, meta: CallMeta) -> Record:
     model, user = (one if isinstance(one, str) else None for one in (meta.model, meta.user))
-    asks = read_asks(request.headers)
-    return Record.of(request, "call-", model or "", user, stream=meta.stream is True, asks=asks)
+    return Record.of(request, "call-", model or "", user, stream=meta.stream is True)
 
 
 def _known(request: web.Request, record: Record, meta: CallMeta, answers: int, prediction: Prediction | None) -> Known:

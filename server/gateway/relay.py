@@ -139,10 +139,10 @@ class _Relay:
         """An answer that is no stream, as the end of one. Raises aiohttp.ClientError before anything is sent."""
         assert self.passage.early is not None
         await self._read_on()
-        error = read_error(self.answer.status, b"".join(self.tail))
-        self._end(error.message)
+        body = b"".join(self.tail)
+        self._end(f"status {self.answer.status}")
         response = self.passage.early.hand_over()
-        await response.write(last_events(self.request, error))
+        await response.write(error_events(self.request, self.answer.status, body))
         return response
 
     async def merge(self, piece: bytes) -> web.StreamResponse:
@@ -226,12 +226,19 @@ def last_events(request: web.Request, error: ApiError) -> bytes:
     return frame([error_body(error)]) + LAST
 
 
-def read_error(status: int, body: bytes) -> ApiError:
-    """What a backend says, in any of the usual forms; 502 for an answer that should have been a stream."""
-    if status < 400:
-        return ApiError(502, f"the backend answers {status} without a stream", code="backend_failed")
+def error_events(request: web.Request, status: int, body: bytes) -> bytes:
+    """A backend's error, as it came where it is an object; 502 for an answer that should have been a stream."""
+    found = None
     with suppress(ValueError):
-        match orjson.loads(body):
-            case {"error": {"message": str(text)} | str(text)} | {"message": str(text)} | {"detail": str(text)}:
-                return ApiError(status, text)
-    return ApiError(status, body.decode(errors="replace") or f"the backend answers {status}")
+        found = orjson.loads(body)
+    match found:
+        case _ if status < 400:
+            status, text = 502, f"the backend answers {status} without a stream"
+        case {"error": {"message": str()}}:
+            head, end = (b"", LAST) if request[OPERATION].dialect is None else (b"event: error\n", b"")
+            return head + b"data: %b\n\n" % orjson.dumps(found) + end
+        case {"error": str(text)} | {"message": str(text)} | {"detail": str(text)}:
+            pass
+        case _:
+            text = body.decode(errors="replace") or f"the backend answers {status}"
+    return last_events(request, ApiError(status, text))

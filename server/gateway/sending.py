@@ -19,6 +19,7 @@ from server.http.proxy import replied_headers
 
 RETRIES = 2  # a call that backends fail on could be what makes them
 PAUSE = 0.25  # seconds before the first retry where there is no other backend
+NONE_ANSWERS = "no backend answers (the gateway's log says why); try again later"
 FIRST_ANSWER = 30.0  # seconds to wait while no backend answers
 
 UNFETCHED = b'"model_not_fetched"'  # until somebody fetches it
@@ -79,8 +80,7 @@ async def _turn(request: web.Request, passage: ProxiedCall) -> Backend:
         while not (await asyncio.wait([passage.admitted], timeout=left))[0]:
             left = FIRST_ANSWER - min(port.failed_for for port in ports)
             if left <= 0:
-                faults = "; ".join(f"{port.url}: {port.fault}" for port in ports)
-                raise ApiError(503, f"no backend answers: {faults}", code="no_executor", headers={"Retry-After": "5"})
+                raise ApiError(503, NONE_ANSWERS, code="no_executor", headers={"Retry-After": "5"})
         return passage.admitted.result()
     finally:
         passage.admitted.cancel()
@@ -148,4 +148,4 @@ async def send_at_once(request: web.Request, body: bytes) -> web.StreamResponse:
                 raise ConnectionResetError(f"the backend broke off: {error}") from None
             await response.write_eof()
             return response
-    raise ApiError(503, "no backend answers; try again later", code="no_executor", headers={"Retry-After": "1"})
+    raise ApiError(503, NONE_ANSWERS, code="no_executor", headers={"Retry-After": "1"})

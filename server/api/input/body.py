@@ -4,7 +4,7 @@ import asyncio
 import re
 import zlib
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from decimal import Decimal
 from functools import cache
@@ -21,7 +21,6 @@ from server.api.input.messages import MessagesBody
 from server.api.input.program import PROGRAMS, read_signs
 from server.api.input.promise import HEADER, read_header
 from server.api.input.schema import GenerationBody
-from server.api.output.sse import HEADER as PROGRESS
 from server.api.pending import PENDING
 from server.api.register import Record
 from server.api.served_model import LIMITS, MODEL, model_name
@@ -45,8 +44,6 @@ UNPACKED = ("", "identity")
 T = TypeVar("T")
 G = TypeVar("G", bound=GenerationBody | MessagesBody)
 
-ESTIMATE = "x-lengthwise-estimate"  # request header that asks for an estimate in `metrics`, with the value 1
-
 
 async def read_call(request: web.Request, schema: type[G], prefix: str) -> tuple[G, Record]:
     """The body and its call's record, whose id begins with `prefix`. Raises ApiError 400, 404, 408, 413 or 429."""
@@ -58,23 +55,11 @@ async def read_call(request: web.Request, schema: type[G], prefix: str) -> tuple
         signs = await run(read_signs, raw, request.headers) if large else read_signs(raw, request.headers)
     if HEADER in request.headers and body.promise is None:
         body = msgspec.structs.replace(body, promise=read_header(request.headers))
-    name, asked = model_name(body.model, app[MODEL]), read_asks(request.headers)
-    user = getattr(body, "user", None)
-    record = Record.of(request, prefix, name, user, stream=bool(body.stream), asks=asked)
+    name, user = model_name(body.model, app[MODEL]), getattr(body, "user", None)
+    record = Record.of(request, prefix, name, user, stream=bool(body.stream))
     answer = record.id if prefix == "resp_" else ""
     record.program = app[PROGRAMS].recognize(record.client, signs, record.arrival, answer)
     return body, record
-
-
-def read_asks(headers: Mapping[str, str]) -> list[str]:
-    """Names of headers that ask for more; raises ApiError 400."""
-    asked = list[str]()
-    for name in (ESTIMATE, PROGRESS):
-        if (value := headers.get(name, "0")) not in ("0", "1"):
-            raise invalid(name, f"must be 0 or 1, not {value[:200]!r}")
-        if value == "1":
-            asked.append(name)
-    return asked
 
 
 async def read_body(request: web.Request, schema: type[T]) -> T:

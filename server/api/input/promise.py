@@ -24,7 +24,7 @@ def read_header(headers: Mapping[str, str]) -> Promise | None:
     except UnicodeError:
         raise invalid(HEADER, "must be JSON in UTF-8") from None
     except (msgspec.MsgspecError, RecursionError) as error:
-        raise invalid(HEADER, str(error)) from None
+        raise invalid(HEADER, f'must be JSON such as {{"within_ms": 5000}}: {error}') from None
 
 
 def read_field(value: Any) -> Promise | None:

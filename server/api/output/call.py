@@ -15,14 +15,13 @@ from scheduler.stream import AT_ONCE, Shortcut
 from scheduler.submission import Known
 from server.access import spend_tokens
 from server.api.errors import ApiError, bad_request, failure_error
-from server.api.input.body import ESTIMATE
 from server.api.input.promise import ask_for
 from server.api.input.prompts import Prompt
 from server.api.input.sampling import MAX_LOGPROBS, foresee, is_scoring
 from server.api.input.schema import TextBody
 from server.api.output.reading import Piece, Reader, reader_of
 from server.api.output.reply import LETTERS, Metrics, PromptDetails, Usage, expectation_of, weigh
-from server.api.register import Record
+from server.api.register import ESTIMATE, Record
 from server.api.request_status import measure
 from server.api.served_model import DISPATCHER, LIMITS
 from server.api.ticket import check_tokens, submit

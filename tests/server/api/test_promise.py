@@ -62,7 +62,7 @@ async def test_a_promise_that_can_be_kept_is_given_and_others_refused(live: Live
         return await ask(live, path, {**MESSAGES, "promise": promise})
 
     status, reply, headers = await asked(within_ms=60_000)
-    assert status == 503 and BY not in headers and "nothing is measured yet" in str(reply)
+    assert status == 503 and BY not in headers and "too little is measured yet" in str(reply)
     await measured(live)
     assert (await asked(within_ms=60_000, coverage=None))[2]["x-lengthwise-coverage"] == str(COVERAGE)
     status, _, headers = await asked(within_ms=60_000, coverage=0.9)

@@ -308,7 +308,7 @@ async def test_backends_that_never_answered_end_a_call_with_the_reason(monkeypat
     monkeypatch.setattr("server.gateway.sending.FIRST_ANSWER", 0.05)
     async with gateway("http://127.0.0.1:9/v1") as gate:
         status, told = await gate.ask()
-        assert status == 503 and b"no backend answers: http://127.0.0.1:9/v1: " in told
+        assert status == 503 and b"no backend answers" in told and b"127.0.0.1" not in told
         async with gate.client.get("/v1/models") as answered:
             assert answered.status == 503
 
@@ -326,7 +326,7 @@ async def test_an_only_backend_that_is_gone_for_long_ends_calls_with_the_reason(
         await life.aclose()
         ends = await asyncio.gather(*(gate.ask(stream=stream) for stream in (True, False)))
         for status, told in ends:
-            assert status == 503 and b"no backend answers: " in told and b"Cannot connect" in told
+            assert status == 503 and b"no backend answers" in told
         assert (await gate.get("/health/live"))["status"] == "ok"
         assert not gate.service.dispatcher.waiting and not gate.worker.requests
 
