@@ -1,17 +1,17 @@
-"""The server as a user starts it, read over a raw socket: what is on the wire is well-formed and whole."""
+"""A server with a real tokenizer, read over a raw socket: what is on the wire is well-formed and whole."""
 
 import json
 import socket
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import urlopen
 
 import pytest
 
 from tests import tiny
-from tests.live_server import serve, serve_here
+from tests.live_server import serve_here
+from tests.server.live import dechunk, parse_events
 
 SAYING = "世猫😀é م"
 """Characters of one to four bytes, whose tokens are parts of characters."""
@@ -20,7 +20,7 @@ SAYING = "世猫😀é م"
 @pytest.fixture(scope="module")
 def parrot_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     folder = tiny.build_parrot(tmp_path_factory.mktemp("models") / "parrot", SAYING)
-    with serve(folder) as url:
+    with serve_here(folder) as url:
         yield url
 
 
@@ -39,28 +39,6 @@ def post(url: str, body: dict[str, object]) -> tuple[str, bytes]:
     return headers.split(b"\r\n")[0].decode(), b"".join(dechunk(rest)) if chunked else rest
 
 
-def dechunk(raw: bytes) -> Iterator[bytes]:
-    """The chunks of a chunked body."""
-    while raw:
-        size, _, raw = raw.partition(b"\r\n")
-        count = int(size, 16)
-        assert raw[count : count + 2] == b"\r\n"
-        yield raw[:count]
-        raw = raw[count + 2 :]
-        if count == 0:
-            return
-
-
-def events(stream: bytes) -> list[Any]:
-    """The JSON of each event; comments are left out, the end marker is checked."""
-    blocks = stream.decode().split("\n\n")
-    assert blocks.pop() == "", "the last event is not ended by a blank line"
-    data = [block for block in blocks if not block.startswith(":")]
-    assert all(block.startswith("data: ") and "\n" not in block for block in data)
-    assert data.pop() == "data: [DONE]"
-    return [json.loads(block.removeprefix("data: ")) for block in data]
-
-
 @pytest.mark.parametrize("max_tokens", range(1, 20))
 def test_a_stream_joins_to_the_whole_answer_wherever_it_is_cut(parrot_url: str, max_tokens: int) -> None:
     status, whole = post(parrot_url, {"max_tokens": max_tokens})
@@ -68,7 +46,7 @@ def test_a_stream_joins_to_the_whole_answer_wherever_it_is_cut(parrot_url: str, 
     message = json.loads(whole)["choices"][0]["message"]["content"]
     status, stream = post(parrot_url, {"max_tokens": max_tokens, "stream": True})
     assert status.endswith("200 OK")
-    pieces = [event["choices"][0]["delta"].get("content") or "" for event in events(stream)]
+    pieces = [event["choices"][0]["delta"].get("content") or "" for event in parse_events(stream)]
     assert "".join(pieces) == message
     assert (SAYING * 20).startswith(message)
 
@@ -91,24 +69,11 @@ def test_answers_that_repeat_themselves_are_ended_where_that_is_wanted(tmp_path:
         choices = json.loads(whole)["choices"]
         assert [(one["finish_reason"], one["stop_reason"]) for one in choices] == [("stop", "repetition")] * 2
         _, stream = post(url, {"max_tokens": 400, "stream": True})
-        (last,) = events(stream)[-1]["choices"]
+        (last,) = parse_events(stream)[-1]["choices"]
         assert (last["finish_reason"], last["stop_reason"]) == ("stop", "repetition")
         _, held = post(url, {"max_tokens": 300, "structured_outputs": {"regex": f"[{SAYING}]*"}})
         (choice,) = json.loads(held)["choices"]
         assert (choice["finish_reason"], choice["stop_reason"]) == ("length", None)
-
-
-def test_every_character_arrives_whole(parrot_url: str) -> None:
-    _, stream = post(parrot_url, {"max_tokens": 64, "stream": True})
-    pieces = [event["choices"][0]["delta"].get("content") or "" for event in events(stream)]
-    assert set("".join(pieces)) == set(SAYING)
-
-
-def test_the_last_event_says_why_and_how_much(parrot_url: str) -> None:
-    _, stream = post(parrot_url, {"max_tokens": 5, "stream": True, "stream_options": {"include_usage": True}})
-    *_, last, usage = events(stream)
-    assert last["choices"][0]["finish_reason"] == "length"
-    assert usage["choices"] == [] and usage["usage"]["completion_tokens"] == 5
 
 
 def under_way(url: str) -> int:

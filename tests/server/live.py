@@ -170,6 +170,19 @@ def raw_post(path: str, body: dict[str, object]) -> bytes:
     return b"POST %b HTTP/1.1\r\nHost: test\r\nContent-Length: %d\r\n\r\n%b" % (path.encode(), len(data), data)
 
 
+def dechunk(raw: bytes) -> list[bytes]:
+    """The chunks of a chunked HTTP body: each is one write of the server."""
+    chunks = []
+    while raw:
+        size, _, raw = raw.partition(b"\r\n")
+        count = int(size, 16)
+        assert raw[count : count + 2] == b"\r\n"
+        chunks.append(raw[:count])
+        raw = raw[count + 2 :]
+    assert chunks.pop() == b""
+    return chunks
+
+
 def parse_events(raw: bytes) -> list[Any]:
     """The JSON of every event, comments and blank lines left out; checks the framing and the end marker."""
     assert raw.endswith(b"data: [DONE]\n\n")

@@ -17,7 +17,7 @@ from server.api.register import REGISTER
 from server.config import ServeConfig
 from tests.server.api.trimming_reader import TrimmingReader
 from tests.server.fakes import ANSWER, answer, endless, failing
-from tests.server.live import Live, bearer, chat_body, live_server, parse_events, raw_post, text_of
+from tests.server.live import Live, bearer, chat_body, dechunk, live_server, parse_events, raw_post, text_of
 
 CHAT = "/v1/chat/completions"
 KEEP_ALIVE_CHUNK = b"%x\r\n%b\r\n" % (len(KEEP_ALIVE), KEEP_ALIVE)
@@ -26,17 +26,6 @@ KEEP_ALIVE_CHUNK = b"%x\r\n%b\r\n" % (len(KEEP_ALIVE), KEEP_ALIVE)
 @pytest.fixture
 def limits(quick_looks: None) -> ServeConfig:
     return ServeConfig(sse_keep_alive_interval=0.02, send_timeout=0.3)
-
-
-def dechunk(raw: bytes) -> list[bytes]:
-    """The chunks of a chunked HTTP body: each is one write of the server."""
-    chunks = []
-    while raw:
-        size, _, raw = raw.partition(b"\r\n")
-        chunk, raw = raw[: int(size, 16)], raw[int(size, 16) + 2 :]
-        chunks.append(chunk)
-    assert chunks.pop() == b""
-    return chunks
 
 
 async def raw_stream(live: Live, **fields: object) -> list[bytes]:
