@@ -23,7 +23,7 @@ def present() -> set[str]:
 
 
 async def first_request(model: str, embedder: str) -> None:
-    config = ServeConfig(model=model, embedder=embedder, strategy="lengthwise", no_journal=True)
+    config = ServeConfig(model=model, embedder=embedder, strategy="lengthwise", no_journal=True, max_num_seqs=4)
     with socket.create_server(("127.0.0.1", 0)) as port:
         url = f"http://127.0.0.1:{port.getsockname()[1]}"
         async with open_service(config) as service, listen(service, port), ClientSession(url) as client:

@@ -1,6 +1,8 @@
-"""The commands of docs/tutorial-*.md, run as printed where they take seconds, in a clone's folder and outside."""
+"""The commands of docs/tutorial-*.md, run as printed where they take seconds, in a clone's folder.
 
-import asyncio
+tests/test_readme.py runs them, and those with curl, outside of one.
+"""
+
 import os
 import re
 import shutil
@@ -9,8 +11,6 @@ import sys
 from pathlib import Path
 
 import pytest
-
-from tests.server.live import Live
 
 ROOT = Path(__file__).parents[2]
 TUTORIALS = sorted(ROOT.glob("docs/tutorial-*.md"))
@@ -37,7 +37,6 @@ def is_long(command: str) -> bool:
 
 
 SHORT = {path.stem: [one for one in commands(path) if not is_long(one) and "curl" not in one] for path in TUTORIALS}
-ASKED = [one for path in TUTORIALS for one in commands(path) if one.startswith("curl ") and "metrics" not in one]
 
 
 def test_no_command_is_missed() -> None:
@@ -47,17 +46,15 @@ def test_no_command_is_missed() -> None:
     lines = [line for path in TUTORIALS for block in re.findall(r"^```sh\n(.*?)^```", path.read_text(), re.S | re.M)
              for line in block.splitlines()]  # fmt: skip
     assert sum(len(command.splitlines()) for command in found) == len(lines)
-    assert len(SHORT["tutorial-researcher"]) == 4 and len(ASKED) == 4
+    assert len(SHORT["tutorial-researcher"]) == 4
 
 
 @pytest.mark.parametrize("tutorial", [name for name in SHORT if SHORT[name]])
-@pytest.mark.parametrize("is_clone", [True, False])
-def test_commands_run_as_printed(tutorial: str, is_clone: bool, tmp_path: Path) -> None:
+def test_commands_run_as_printed_in_a_clone(tutorial: str, tmp_path: Path) -> None:
     """`python -m pytest test_my_order.py` failed in a clone, whose settings ask for plugins of pytest."""
-    if is_clone:
-        for name in ("engine", "loadgen", "models", "scheduler", "server", "lengthwise.py"):
-            (tmp_path / name).symlink_to(ROOT / name)
-        shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    for name in ("engine", "loadgen", "models", "scheduler", "server", "lengthwise.py"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
     programs = Path(sys.executable).parent
     env = os.environ | {
         "PATH": f"{programs}:{os.environ['PATH']}",
@@ -68,12 +65,3 @@ def test_commands_run_as_printed(tutorial: str, is_clone: bool, tmp_path: Path) 
     for command in SHORT[tutorial]:
         done = subprocess.run(["bash", "-c", command], cwd=tmp_path, env=env, capture_output=True, text=True)
         assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
-
-
-@pytest.mark.skipif(shutil.which("curl") is None, reason="needs curl")
-@pytest.mark.parametrize("command", ASKED, ids=lambda command: command.split()[2])
-async def test_calls_are_answered_as_printed(live: Live, command: str) -> None:
-    asked = command.replace("http://127.0.0.1:8000", live.url) + " --fail-with-body"
-    process = await asyncio.create_subprocess_exec("bash", "-c", asked, stdout=asyncio.subprocess.PIPE)
-    told, _ = await process.communicate()
-    assert process.returncode == 0, told
