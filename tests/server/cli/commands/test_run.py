@@ -12,7 +12,8 @@ import pytest
 from loadgen.result_file import PROGRAM
 from tests import tiny
 
-FLAGS = ("--no-journal", "--files-size", "0", "--dtype", "float32", "--strategy", "baton-pd", "--max-tokens", "5")
+SERVED = ("--no-journal", "--files-size", "0", "--dtype", "float32", "--strategy", "baton-pd", "--max-num-seqs", "8")
+FLAGS = (*SERVED, "--max-tokens", "5")
 
 
 def start(model: Path | str, *flags: str) -> subprocess.Popen[str]:
@@ -49,8 +50,8 @@ def test_it_serves_talks_and_takes_the_server_with_it_whichever_way_it_ends(tmp_
 
 
 def test_a_server_that_does_not_start_is_told_with_the_end_of_its_log(tmp_path: Path) -> None:
-    process = start(tiny.build(tmp_path / "tiny"), "--max-model-len", "100000")
+    process = start(tiny.build(tmp_path / "tiny"), "--api-key-file", str(tmp_path / "absent"))
     out, err = process.communicate("")
     assert process.returncode == 1
-    assert "the server did not start" in err and "--max-model-len 100000 exceeds the model's context" in err
+    assert "the server did not start" in err and f"--api-key-file {tmp_path / 'absent'} cannot be read" in err
     assert "Serving" not in out
