@@ -73,8 +73,9 @@ class Decoder(nn.Module):
         head: nn.Module = self.head
         rounded: Tensor = head.forward(hidden)
         logits = rounded.float()
-        if rounded.dtype is torch.float32 or not (self._tied and isinstance(head, PackedLinear)):
-            return logits  # else embeddings' weight remains
+        whole = self._tied and isinstance(head, nn.Linear | PackedLinear) and not hidden.is_cuda
+        if rounded.dtype is torch.float32 or not whole:  # the embeddings' weight is the head's
+            return logits
         return sharpen(logits.flatten(0, -2), hidden.flatten(0, -2), self.embed.weight).view(logits.shape)
 
     def read(self, tokens: Tensor) -> Tensor:
