@@ -35,7 +35,7 @@ class Prices:
         tokens = request.tokens
         return self.price(tokens - request.cached_prompt if request.needs_prefill else 0, tokens, left)
 
-    def price(self, unread: int, tokens: int, left: Quantity) -> Quantity:
+    def price(self, unread: float, tokens: float, left: Quantity) -> Quantity:
         read = self.entry + (self.prompt + self.square * unread) * unread if unread else 0.0
         return read + left * (self.token + self.cell * (tokens + left / 2))
 

@@ -58,7 +58,7 @@ class Gauges(Collector):
             part, _, attribute = path.partition(".")
             if parts[part] is not None:
                 yield KINDS[kind](name, text, getattr(parts[part], attribute))
-        tokens = sum(one.input_length for one in chain(self.dispatcher.waiting, self.dispatcher.table.not_begun))
+        tokens = sum(len(one.prompt) for one in chain(self.dispatcher.waiting, self.dispatcher.table.not_begun))
         yield Gauge("lengthwise:waiting_prompt_tokens", "Prompt tokens of the requests that wait.", tokens)
         if (front := self.lengths.front) is not None:
             sources = [({"source": str(source)}, float(count)) for source, count in front.sources.items()]

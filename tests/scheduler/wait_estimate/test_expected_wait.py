@@ -232,6 +232,23 @@ def test_a_promise_comes_no_nearer_than_the_place_in_line_allows(monkeypatch: py
     assert promised[1] > promised[0] + 80, "eight times ten seconds wait before it"
 
 
+@pytest.mark.parametrize("predicted", [30.0, None])
+def test_the_load_of_a_node_is_the_work_of_all_that_it_has(predicted: float | None) -> None:
+    queue = Queue(rows=2)
+    waits = queue.dispatcher.waits
+    waits._prices = lambda: Prices(prompt=0.5, entry=2.0, token=0.9, cell=0.01, square=0.001, unit=0.1)
+    done = request(4)
+    done.generated = 30
+    waits.ended(done, 0.0)  # others are taken to be as long
+    for _ in range(9):
+        queue.submit(30, predicted=predicted)
+    queue.dispatcher.dispatch()
+    held = [one for worker in queue.dispatcher.workers for one in worker.requests.values()]
+    works = [waits._prices().work_left(one, waits._remaining(one)) for one in [*queue.dispatcher.waiting, *held]]
+    assert waits.load().requests == len(works) == 9
+    assert waits.load().work == pytest.approx(0.1 * sum(works))
+
+
 def test_an_idle_hour_changes_nothing() -> None:
     pace = Speed()
     pace.observe(2, 2, 0.0)
