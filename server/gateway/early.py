@@ -3,7 +3,7 @@ errors of backends as events.
 """
 
 import logging
-from contextlib import ExitStack
+from contextlib import nullcontext
 
 from aiohttp import web
 
@@ -27,10 +27,8 @@ async def send_streamed(request: web.Request, body: bytes, passage: ProxiedCall,
     app = request.app
     async with EventStream(request, app[LIMITS]) as stream:
         passage.early = stream
-        with ExitStack() as looking:
-            if progress:
-                notes = PlaceNotes(stream, (passage.request,), app[DISPATCHER])
-                looking.enter_context(look_often(notes.look, FIRST_LOOK, app[LOOKS]))
+        notes = PlaceNotes(stream, (passage.request,), app[DISPATCHER])
+        with look_often(notes.look, FIRST_LOOK, app[LOOKS]) if progress else nullcontext():
             try:
                 return await send_call(request, body, passage)
             except ConnectionError:

@@ -97,8 +97,8 @@ def _is_tried_again(
     """Whether the backend is at fault and the call goes on."""
     settings = request.app[BACKENDS]
     status = 500 if answer.status == 200 and ERROR_FIRST.match(piece) else answer.status
-    lasts = answer.headers.get("x-should-retry") == "false" or (status == 503 and UNFETCHED in piece)
-    if lasts or (status == 429 and settings.pass_client_keys) or not backend.health.note(status):
+    lasts = (status == 429 and settings.pass_client_keys) or (status == 503 and UNFETCHED in piece)
+    if lasts or not backend.health.note(status):
         return False  # that key's own quota, a missing model, or the call's own fault
     others = any(worker.serves and worker.port is not backend for worker in request.app[DISPATCHER].workers)
     if others:
