@@ -241,4 +241,4 @@ def error_events(request: web.Request, status: int, body: bytes) -> bytes:
             pass
         case _:
             text = body.decode(errors="replace") or f"the backend answers {status}"
-    return last_events(request, ApiError(status, text))
+    return last_events(request, ApiError(status, text, code="backend_failed" if status == 502 else None))

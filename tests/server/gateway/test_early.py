@@ -79,7 +79,8 @@ async def test_an_error_of_a_backend_is_the_last_event(path: str, event: bytes, 
 @pytest.mark.parametrize("kind", [plain(b'{"choices": []}'), answer(b"", status=b"204 None")])
 async def test_an_answer_that_is_no_stream_is_an_error(kind: bytes) -> None:
     async with gateway(Hostile(kind)) as gate, gate.client.post(CHAT, json=chat(), headers=HEADER) as early:
-        assert b"without a stream" in await early.read()
+        told = await early.read()
+        assert b"without a stream" in told and b"backend_failed" in told
 
 
 async def test_a_stream_that_breaks_off_ends_in_its_dialect() -> None:
