@@ -143,7 +143,7 @@ class StepLearning:
         self._add(Step("prefill", timing) for timing in self.timings.prefill)
         self._add(Step("decode", timing) for timing in self.timings.decode)
         if self.machine.model is None and self.timings.prefill and self.timings.decode:
-            self.machine.model = self._first = self._fit()
+            self.machine.model = self._first = self._fit(self._timings())
 
     def receive(self, report: StepReport, now: float) -> None:
         """`now` in seconds of the clock."""
@@ -166,19 +166,21 @@ class StepLearning:
             for place, cell in self._cells.items():  # also those not visited since
                 self._cells[place] = deque((replace(one, seconds=factor * one.seconds) for one in cell), LATEST)
         self._add(fresh)
-        few = self._counts["decode"] < FEWEST or self._counts["prefill"] < FEWEST_PREFILLS
-        if few or (model := self._fit()) is None:
+        if self._counts["decode"] < FEWEST or self._counts["prefill"] < FEWEST_PREFILLS:
+            return None
+        timings = self._timings()
+        if (model := self._fit(timings)) is None:
             return None
         self.machine.model = model
         self._unkept = True
         if self._now >= self._next_keep and self.keep is not None:
             self._next_keep, self._unkept = self._now + KEEP_INTERVAL, False
-            self.keep(model, self._timings())
+            self.keep(model, timings)
         error = rmse([(_seconds(usable, one), one.timing.seconds) for one in fresh]) if fresh else 0.0
         return Lesson(len(fresh), len(fresh), error)
 
-    def _fit(self) -> Bilinear | None:
-        timings, before = self._timings(), self.machine.model
+    def _fit(self, timings: Timings) -> Bilinear | None:
+        before = self.machine.model
         model = fit_surfaces(timings.prefill, timings.decode, () if before is None else (before.c1, before.c0))
         if model.gains_by_rows:
             return model

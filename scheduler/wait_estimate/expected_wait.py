@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import replace
 from itertools import islice, takewhile
 from math import exp, inf, log
+from operator import attrgetter
 
 from scheduler.assembly import SchedulerParts
 from scheduler.clock import Clock
@@ -168,15 +169,14 @@ class ExpectedWait:
         told, now = request.expected, self._now()
         if told is None or request.state is not State.WAITING:
             return False
-        ahead, coverage = self._waiting.ahead(request, now), (1 + request.coverage) / 2
-        ranked = self._places.ahead(request, now)  # credit may be spent that paid for its place
-        if ranked is not None and ranked.place > ahead.place:
-            ahead = ranked
+        coverage = (1 + request.coverage) / 2
+        ranked = self._places.ahead(request, now) or QueueAhead()  # credit may be spent that paid for its place
+        ahead = max(self._waiting.ahead(request, now), ranked, key=attrgetter("place"))
         again = self._expect(request, ahead, QueueAhead(), coverage)  # the least of several breaks more often
         nearer = again.known and again.by - now < NEARER * (told.by - now)
         if nearer:
-            low, median, high = (min(one, again.by - told.at) for one in (told.low, told.median, again.by - told.at))
-            request.expected = replace(told, low=low, median=median, high=high)
+            high = again.by - told.at
+            request.expected = replace(told, low=min(told.low, high), median=min(told.median, high), high=high)
         return nearer
 
     def retry_after(self) -> float:

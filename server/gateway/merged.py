@@ -17,7 +17,7 @@ KNOWN_FIELDS = frozenset(
         *("presence_penalty", "frequency_penalty", "repetition_penalty", "logprobs", "top_logprobs", "user"),
         *("tools", "tool_choice", "parallel_tool_calls", "response_format", "structured_outputs", "reasoning_effort"),
         *("chat_template_kwargs", "priority", "deadline_ms", "prompt_cache_key", "cache_salt", "metadata"),
-        *("skip_special_tokens", "promise"),
+        "skip_special_tokens",
     }
 )  # fields with the same effect in streams; others may matter
 
@@ -37,7 +37,6 @@ def as_stream(path: str, meta: CallMeta, body: bytes) -> bytes | None:
     fields = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
     if not fields.keys() <= KNOWN_FIELDS:
         return None
-    fields.pop("promise", None)  # the gateway's own
     options = {"stream": True, "stream_options": {"include_usage": True}}
     return msgspec.json.encode(fields | {name: msgspec.Raw(orjson.dumps(one)) for name, one in options.items()})
 

@@ -71,7 +71,7 @@ async def estimate(request: web.Request) -> web.Response:
 async def _queue(request: web.Request, body: bytes) -> web.StreamResponse:
     app, ticket, generates = request.app, request[TICKET], request[OPERATION].generates
     ticket.count_answers(1)
-    meta, words, answers, signs, streamed = await read_aside(_read, body, request)
+    meta, words, answers, signs, body, streamed = await read_aside(_read, body, request)
     ticket.count_answers(answers)
     record = _record(request, meta)
     if generates:
@@ -88,8 +88,6 @@ async def _queue(request: web.Request, body: bytes) -> web.StreamResponse:
         (queued,) = submit(app, record, [((0,) * query.user_input_length, sampling, known)], [(query, prediction)])
         with _open_passage(app, record, queued) as passage:
             passage.as_stream = streamed
-            if meta.promise is not None:
-                body = await read_aside(without_promise, body)
             passage.repeats = request.path != "/v1/responses" or meta.store is False
             ticket.settle()
             request[SHORT_FORM] = headers_of(expectation_of((passage.request,), app[DISPATCHER].now()))
@@ -107,15 +105,19 @@ def _query(record: Record, meta: CallMeta, words: tuple[int, ...], answers: int)
     return LengthQuery("", "", meta.prompt_tokens, most, words, scope, answers), sampling
 
 
-def _read(body: bytes, request: web.Request) -> tuple[CallMeta, tuple[int, ...], int, Signs, bytes | None]:
-    """With words, answers, and the body as a stream. Raises ApiError 400, and 403 for what keys must not share."""
+def _read(body: bytes, request: web.Request) -> tuple[CallMeta, tuple[int, ...], int, Signs, bytes, bytes | None]:
+    """With words, answers, and the body to send, whole and as a stream. Raises ApiError 400, and 403 for what keys must
+    not share.
+    """
     fields = _check(body, request)
     if request[OPERATION].rationed:
-        return CallMeta(max_tokens=1, prompt=Raw(body)), (), 1, Signs(), None
+        return CallMeta(max_tokens=1, prompt=Raw(body)), (), 1, Signs(), body, None
     meta = read_meta(body)
     with refuse_unreadable():
-        signs, streamed = read_signs(body, request.headers, meta), as_stream(request.path, meta, body)
-        return meta, meta.words(fields), meta.answers, signs, streamed
+        signs = read_signs(body, request.headers, meta)
+        if meta.promise is not None:
+            body = without_promise(body)
+        return meta, meta.words(fields), meta.answers, signs, body, as_stream(request.path, meta, body)
 
 
 def _check(body: bytes, request: web.Request) -> dict[str, Any] | None:

@@ -66,8 +66,10 @@ async def relay(
     way.take(piece)
     if passage.early is not None and (answer.status != 200 or not streams):
         response = await way.report()
+    elif passage.as_stream is not None:
+        response = await way.merge(piece)
     else:
-        response = await (way.pass_on(piece) if passage.as_stream is None else way.merge(piece))
+        response = await way.pass_on(piece)
     await response.write_eof()
     return response
 

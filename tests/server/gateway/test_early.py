@@ -45,6 +45,14 @@ async def test_a_waiting_client_that_asks_is_told(headers: dict[str, str], field
         await asyncio.gather(*first)
 
 
+async def test_a_whole_answers_promise_stays_at_the_gateway_too() -> None:
+    backend = Backend(waits=False)
+    async with gateway(backend) as gate:
+        gate.measure()
+        assert (await gate.ask(stream=False, promise=WITHIN))[0] == 200
+    assert b'"stream":true' in backend.bodies[0] and not any(b"promise" in body for body in backend.bodies)
+
+
 async def test_others_get_the_backends_status() -> None:
     async with crowded(1) as (backend, gate, asked):
         waiting = asyncio.ensure_future(gate.client.post(CHAT, json=chat(bad=418)))
