@@ -99,16 +99,20 @@ class Dispatcher:
         if self._draining:
             raise Refused("the server is shutting down")
         requests = self.estimate_all(answers, since=since)
+        self.check(requests)
         for request in requests:
-            if not self._can_meet(request):
+            self._queue(request, arrival, since)
+        return requests
+
+    def check(self, requests: Sequence[Request]) -> None:
+        """Raises TooLate and Unpromised."""
+        for request in requests:
+            if request.deadline is not None and not self._can_meet(request, request.deadline):
                 raise TooLate(waits=request.expected is not None and request.expected.waits)
         told = [request.expected for request in requests if request.expected is not None and request.expected.known]
         by = max(one.by for one in told) if len(told) == len(requests) else None
         if any(one.promised is not None and (by is None or by - one.promised > ROUNDING) for one in requests):
             raise Unpromised(by)
-        for request in requests:
-            self._queue(request, arrival, since)
-        return requests
 
     def _queue(self, request: Request, arrival: float | None, since: float | None) -> None:
         request.row_id = next(self._row_ids)
@@ -282,12 +286,11 @@ class Dispatcher:
         self.abort_all("the scheduler failed", Failure.SCHEDULER)
         self._dead.set()
 
-    def _can_meet(self, request: Request) -> bool:
+    def _can_meet(self, request: Request, by: float) -> bool:
         """By its end's calibrated median; True if unknown."""
-        by, expected = request.deadline, request.expected
-        if by is None or expected is None:
+        now, expected = self.now(), request.expected
+        if expected is None:
             return True
-        now = self.now()
         seconds = expected.median if self.table.held or expected.place else 0.0
         return now < by and now + seconds <= by
 

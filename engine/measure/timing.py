@@ -1,7 +1,8 @@
 """Measured durations."""
 
 from dataclasses import dataclass
-from math import inf
+
+LONGEST = 86400.0  # s
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,8 +14,8 @@ class Timing:
     seconds: float
 
     def __post_init__(self) -> None:
-        if self.rows < 1 or self.length < 0 or not 0 <= self.seconds < inf:
-            raise ValueError(f"a timing is of one row or more and not negative: {self}")
+        if self.rows < 1 or self.length < 0 or not 0 <= self.seconds <= LONGEST:
+            raise ValueError(f"a timing is of one row or more, and within a day: {self}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,8 @@ MEMORY = 30.0  # seconds of work after which a measurement weighs 1/e
 
 FEWEST_TOKENS = 16
 
+FEWEST_ANSWERS = 4
+
 LENGTHS = 64  # answers in the running mean
 
 
@@ -53,17 +55,22 @@ class Speed:
     def seconds_per_token(self, rows: int) -> float | None:
         sums = self._sums
         if not self._is_measured:
-            return self._iteration(rows) or None
+            return self._iteration(rows) or self._seconds_per_work(rows)
         return sums.decode_seconds / sums.tokens * self._compare(rows, sums.token_rows / sums.tokens)
 
     def seconds_per_step(self, rows: int) -> float | None:
         """In which each of `rows` does the work of a token; None until measured, unless prices are known."""
         sums = self._sums
         if not self._is_measured:
-            return self._iteration(rows) or None
+            return self._iteration(rows) or self._seconds_per_work(rows)
         usual = sums.work / sums.steps
         shared = usual if self._iteration(usual) else max(1.0, rows)
         return sums.seconds / sums.work * shared * self._compare(rows, usual)
+
+    def _seconds_per_work(self, rows: float) -> float | None:
+        """For answers that come at once, as short ones at a gateway."""
+        few = self.answers < FEWEST_ANSWERS or not self._sums.work
+        return None if few else self._sums.seconds / self._sums.work * max(1.0, rows)
 
     @property
     def _is_measured(self) -> bool:

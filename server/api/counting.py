@@ -16,11 +16,11 @@ from server.api.input.promise import ask_for, read_header
 from server.api.input.refused import ABSENT
 from server.api.input.responses import ResponsesBody
 from server.api.input.sampling import cut_header, foresee
-from server.api.output.reply import LETTERS, SHORT_FORM, Lazy, expectation_of, json_response
+from server.api.output.reply import LETTERS, SHORT_FORM, Lazy, json_response
 from server.api.output.sse import send_reply
 from server.api.responses import read_chat
 from server.api.served_model import DISPATCHER, MODEL, ServedModel, model_name
-from server.api.ticket import TICKET
+from server.api.ticket import TICKET, foresee_end
 
 
 class AnyBody(msgspec.Struct, frozen=True):
@@ -42,7 +42,7 @@ async def estimate(request: web.Request) -> web.Response:
         each = [(one, sampling) for one in wanted for sampling in one.sampling]
         requests = dispatcher.estimate_all((one.prompt.ids, sampling, one.known | promise) for one, sampling in each)
     request[SHORT_FORM] = cut_header(body, (one.sampling.max_tokens for one in requests))
-    told = expectation_of(requests, dispatcher.now())
+    told = foresee_end(dispatcher, requests)
     request[TICKET].spend(told.prompt_tokens)
     return json_response(told)
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 
+import msgspec
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
@@ -14,6 +15,7 @@ from server.access import ACCESS, ALL, HOLDER
 from server.api.errors import ApiError, busy, failure_error, shutting_down, unpromised
 from server.api.health import LIFE
 from server.api.operation import OPERATION, Operation
+from server.api.output.reply import Expectation, expectation_of
 from server.api.pending import PENDING
 from server.api.register import Record
 from server.api.served_model import DISPATCHER, LENGTHS, LIMITS
@@ -99,16 +101,30 @@ def submit(
     dispatcher = app[DISPATCHER]
     try:
         requests = dispatcher.submit_all(answers, arrival=record.arrival, since=record.since)
-    except TooLate as error:
-        message = f"{error}; try again later, or give it more time"
-        raise busy(message, "deadline_unreachable", dispatcher.waits.retry_after()) from None
-    except Unpromised as error:
-        raise unpromised(error, answers[0][2]["promised"] or 0.0, dispatcher.now()) from None
     except Refused as error:
-        raise failure_error(error.failure, str(error)) from None
+        raise _refusal(error, dispatcher, answers[0][2].get("promised")) from None
     for request, known in zip(requests, lengths, strict=True):
         app[LENGTHS].note(request, *known, dispatcher.revise)
     return requests
+
+
+def foresee_end(dispatcher: Dispatcher, requests: Sequence[Request]) -> Expectation:
+    told = expectation_of(requests, dispatcher.now())
+    try:
+        dispatcher.check(requests)
+    except Refused as error:
+        return msgspec.structs.replace(told, refused=_refusal(error, dispatcher).code)
+    return told
+
+
+def _refusal(error: Refused, dispatcher: Dispatcher, promised: float | None = None) -> ApiError:
+    match error:
+        case TooLate():
+            message = f"{error}; try again later, or give it more time"
+            return busy(message, "deadline_unreachable", dispatcher.waits.retry_after())
+        case Unpromised():
+            return unpromised(error, promised or 0.0, dispatcher.now())
+    return failure_error(error.failure, str(error))
 
 
 def check_tokens(tokens: int, limits: FrontConfig, dispatcher: Dispatcher) -> None:

@@ -52,10 +52,11 @@ def choose_slots(
     config: ServeConfig, model: LoadedModel, text: Text, cache: Path, clock: Callable[[], float] = time.perf_counter
 ) -> MeasuredSlots:
     """With the steps and prefills that were timed beside, if any."""
-    if config.max_num_seqs is not None:
-        return MeasuredSlots(config.max_num_seqs)
+    given, on_gpu = config.max_num_seqs, model.device.type == "cuda"
+    if given is not None and on_gpu:
+        return MeasuredSlots(given)
     held = max(1, capacity_tokens(config, model) // COLUMNS)
-    if model.device.type == "cuda":
+    if on_gpu:
         return MeasuredSlots(min(held, CUDA_SLOTS))
     kernels = "compiled" if model.reads_exactly else "torch"
     conditions = conditions_of(config, model)
@@ -63,21 +64,28 @@ def choose_slots(
     kept = _read(path)
     if kept is None or not kept.timings.prefill or kept.others > OTHERS or _disagrees(kept.slots, cache, conditions):
         measured, complete = _measure(config, model, text, min(held, ROWS[-1]), clock)
-        if not complete:
-            log.warning(
-                "%d sequences run at a time until the next start, which measures again: measuring this busy or slow "
-                "machine took more than %g s; --max-num-seqs sets another number",
-                (kept or measured).slots,
-                TIME_LIMIT,
-            )
-        elif kept is None or measured.others <= max(kept.others, OTHERS):
-            kept, busy = measured, f"{measured.others:.0%} of the cores had other work: the next start measures again"
-            how = busy if measured.others > OTHERS else path
-            log.info("%d sequences run at a time, as measured (%s); --max-num-seqs sets another", kept.slots, how)
+        if complete and (kept is None or measured.others <= max(kept.others, OTHERS)):
+            kept = measured
             if held >= ROWS[-1]:  # else limited by memory, which may grow
                 _keep(path, measured)
+        if given is None:
+            _tell(kept or measured, measured, path, complete=complete)
         kept = kept or measured
-    return msgspec.structs.replace(kept, slots=min(held, kept.slots))
+    return msgspec.structs.replace(kept, slots=given or min(held, kept.slots))
+
+
+def _tell(used: MeasuredSlots, measured: MeasuredSlots, path: Path, *, complete: bool) -> None:
+    if not complete:
+        log.warning(
+            "%d sequences run at a time until the next start, which measures again: measuring this busy or slow "
+            "machine took more than %g s; --max-num-seqs sets another number",
+            used.slots,
+            TIME_LIMIT,
+        )
+    elif used is measured:
+        busy = f"{measured.others:.0%} of the cores had other work: the next start measures again"
+        how = busy if measured.others > OTHERS else path
+        log.info("%d sequences run at a time, as measured (%s); --max-num-seqs sets another", used.slots, how)
 
 
 def _measure(

@@ -31,7 +31,9 @@ TEXTS = ("system", "instructions", "messages", "prompt", "input")  # in reading 
 
 INNER = ("content", "text")  # of messages and parts
 
-LIMITS = ("max_tokens", "max_completion_tokens", "max_output_tokens", "n")
+MOST = ("max_completion_tokens", "max_tokens", "max_output_tokens")
+
+LIMITS = (*MOST, "n")
 
 LATEST = 2**53  # milliseconds
 
@@ -77,8 +79,14 @@ class CallMeta(SignFields, frozen=True):
 
     @property
     def most(self) -> int | None:
-        given = (self.max_completion_tokens, self.max_tokens, self.max_output_tokens)
+        given = (getattr(self, name) for name in MOST)
         return next((one for one in given if _is_count(one) and one > 0), None)
+
+    def check_most(self) -> None:
+        """Raises ApiError 400; -1 is no limit to some."""
+        for name in MOST:
+            if (limit := getattr(self, name)) is not None and not (type(limit) is int and limit >= -1):
+                raise invalid(name, "must be a whole number where an end is promised")
 
     @property
     def least(self) -> int:

@@ -25,7 +25,7 @@ from server.api.operation import OPERATION
 from server.api.output.reply import SHORT_FORM, expectation_of, headers_of, json_response
 from server.api.register import CALL, REGISTER, Record
 from server.api.served_model import DISPATCHER, LENGTHS, LIMITS
-from server.api.ticket import TICKET, check_tokens, submit
+from server.api.ticket import TICKET, check_tokens, foresee_end, submit
 from server.gateway.asking import BACKENDS, are_one, is_form, plain_path, read_aside, refuse_kept, refuse_references
 from server.gateway.backend import ROOM
 from server.gateway.early import send_streamed
@@ -63,7 +63,7 @@ async def estimate(request: web.Request) -> web.Response:
     known = _known(request, record, meta, answers, await request.app[LENGTHS].predict(query, sampling))
     dispatcher = request.app[DISPATCHER]
     requests = dispatcher.estimate_all([((0,) * meta.prompt_tokens, sampling, known)])
-    told = expectation_of(requests, dispatcher.now())
+    told = foresee_end(dispatcher, requests)
     request[TICKET].spend(told.prompt_tokens)
     return json_response(told)
 
@@ -134,6 +134,8 @@ def _record(request: web.Request, meta: CallMeta) -> Record:
 
 def _known(request: web.Request, record: Record, meta: CallMeta, answers: int, prediction: Prediction | None) -> Known:
     asked = read_field(meta.promise) or read_header(request.headers)
+    if asked is not None:
+        meta.check_most()
     return Known(
         priority=meta.read_priority(),
         deadline=meta.read_deadline(record.arrival),

@@ -209,9 +209,9 @@ def summarize(service: Service, address: str, seconds: float) -> str:
         lines.append(f"  weights   {_weights(machine)}")
         lines.append(f"  room      {slots} slots, {tokens:,} tokens of KV cache; a request may take {longest:,}")
         lines.append(f"  speed     {_speed(machine, infos[0].max_rows)}")
-        if (most := service.model.defaults.max_tokens) is not None:
+        if (most := service.model.defaults.max_tokens) is not None and most < longest:
             lines.append(f"  answers   without max_tokens end after {most:,} tokens: --default-max-tokens changes that")
-        if (most := service.model.defaults.sampling.max_new_tokens) is not None:
+        if (most := service.model.defaults.sampling.max_new_tokens) is not None and most < longest:
             lines.append(f"  answers   all end after {most:,} tokens: max_new_tokens of the model's generation config")
     if address.startswith("http"):
         own = "" if address.endswith(":8000") else f" --url {address}"

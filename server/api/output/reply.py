@@ -100,6 +100,7 @@ class Expectation(msgspec.Struct, frozen=True):
     by: str | None
     coverage: float | None
     run_by: str | None = None  # its program's last answer, by as many
+    refused: str | msgspec.UnsetType | None = msgspec.UNSET  # code of the call's error
 
 
 def expectation_of(requests: Sequence[Request], now: float, *, run: bool = False) -> Expectation:

@@ -39,8 +39,10 @@ async def test_every_answer_is_told_by_when_it_is_there_and_how_surely(live: Liv
     _, _, headers = await ask(live, CHAT, chat_body())
     assert before < moment(headers[BY]) < before + timedelta(seconds=60)
     assert headers["x-lengthwise-coverage"] == str(COVERAGE)
-    _, told, _ = await ask(live, ESTIMATE, chat_body(promise={"within_ms": 1, "coverage": 0.8}))
-    assert moment(told["by"]) > before and told["coverage"] == 0.8
+    _, told, _ = await ask(live, ESTIMATE, chat_body(promise={"within_ms": 0.001, "coverage": 0.8}))
+    assert moment(told["by"]) > before and told["coverage"] == 0.8 and told["refused"] == "promise_refused"
+    _, told, _ = await ask(live, ESTIMATE, chat_body(promise={"within_ms": 60_000}))
+    assert "refused" not in told
 
 
 async def test_a_stream_that_asks_for_progress_is_told_by_when_it_ends(live: Live) -> None:

@@ -94,13 +94,14 @@ def test_a_file_that_is_broken_or_cannot_be_written_keeps_nothing_from_starting(
     device = Device(flat_beyond_32)
     choose(device)
     (kept,) = (tmp_path / "slots").iterdir()
-    for broken in ("{", "32", '{"slots": 0, "measured_at": "", "others": 0}'):
+    slow = '{"slots": 8, "timings": {"prefill": [{"rows": 1, "length": 16, "seconds": 1e300}]}}'
+    for broken in ("{", "32", '{"slots": 0, "measured_at": "", "others": 0}', slow):
         kept.write_text(broken)
         assert choose(device) == 32
     (tmp_path / "file").touch()
     assert choose(device, tmp_path / "file") == 32
     told = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
-    assert len(told) == 5 and "measured again" in told[0] and "at the next start" in told[-1]
+    assert len(told) == 6 and "measured again" in told[0] and "at the next start" in told[-1]
 
 
 def fastest_at(most: int) -> Any:
@@ -162,7 +163,20 @@ def test_memory_bounds_them_unkept(choose: Choose, tiny_model: LoadedModel, tmp_
     assert not (tmp_path / "slots").exists()
 
 
-def test_a_number_that_is_given_and_cuda_are_not_measured(tmp_path: Path) -> None:
+def test_beside_a_number_that_is_given_steps_are_timed_once(
+    choose: Choose, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The first promise of such a server was refused."""
+    caplog.set_level(logging.INFO)
+    device = Device(flat_beyond_32)
+    assert choose(device, max_num_seqs=5) == 5 and device.passes and not caplog.records
+    device.passes.clear()
+    assert choose(device, max_num_seqs=6) == 6 and choose(device) == 32 and not device.passes
+    assert choose(Device(lambda rows, columns, decodes: 2.0), tmp_path / "slow", max_num_seqs=7) == 7
+    assert not caplog.records
+
+
+def test_cuda_is_not_measured(tmp_path: Path) -> None:
     cuda: Any = SimpleNamespace(device=SimpleNamespace(type="cuda"), kv=SimpleNamespace(bytes_per_token=2**20))
     text: Any = None
     assert choose_slots(config_of(tmp_path, max_num_seqs=7), cuda, text, tmp_path).slots == 7

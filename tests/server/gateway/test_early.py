@@ -111,3 +111,29 @@ async def test_what_cannot_be_read_is_refused_before_the_headers() -> None:
     wrong = {"X-Lengthwise-Progress": "yes"}
     async with gateway(Backend()) as gate, gate.client.post(CHAT, json=chat(), headers=wrong) as refused:
         assert refused.status == 400 and "must be 0 or 1" in (await refused.json())["error"]["message"]
+
+
+@pytest.mark.parametrize("tokens", [1, 5])
+async def test_backends_whose_answers_come_at_once_are_measured_by_whole_answers(tokens: int) -> None:
+    """Their second tokens came with the last, so that no call was ever told an end, and no promise given."""
+    async with gateway(Backend(waits=False)) as gate:
+        for _ in range(4):
+            async with gate.client.post(CHAT, json=chat(max_tokens=tokens)) as told:
+                assert "x-lengthwise-by" not in told.headers
+                await told.read()
+        assert (await gate.ask(promise=WITHIN))[0] == 200
+        assert (await gate.ask(promise={"within_ms": 0.001}))[0] == 503
+
+
+@pytest.mark.parametrize("limit", [1.5, "many", -2, [5], True])
+async def test_a_limit_that_no_backend_takes_is_no_reason_to_refuse_a_promise(limit: Any) -> None:
+    async with gateway(Backend(waits=False)) as gate:
+        gate.measure()
+        async with gate.client.post(CHAT, json=chat(max_tokens=limit, promise=WITHIN)) as told:
+            assert (told.status, (await told.json())["error"]["param"]) == (400, "max_tokens")
+        async with gate.client.post("/v1/estimate", json=chat(promise={"within_ms": 0.001})) as foreseen:
+            assert (await foreseen.json())["refused"] == "promise_refused"
+        async with gate.client.post(
+            "/v1/estimate", json=chat(max_tokens=-1, promise={"within_ms": 86_400_000})
+        ) as foreseen:
+            assert foreseen.status == 200, "no limit, to some backends"

@@ -247,9 +247,10 @@ async def test_it_tells_what_serves_and_what_to_try(live: Live, prices: Bilinear
     [
         (AnswerDefaults(SamplingDefaults()), []),
         (
-            AnswerDefaults(SamplingDefaults(), max_tokens=1024),
-            ["  answers   without max_tokens end after 1,024 tokens: --default-max-tokens changes that"],
+            AnswerDefaults(SamplingDefaults(), max_tokens=128),
+            ["  answers   without max_tokens end after 128 tokens: --default-max-tokens changes that"],
         ),
+        (AnswerDefaults(SamplingDefaults(max_new_tokens=256), max_tokens=1024), []),  # the context ends them
         (
             AnswerDefaults(SamplingDefaults(max_new_tokens=66)),
             ["  answers   all end after 66 tokens: max_new_tokens of the model's generation config"],
