@@ -43,7 +43,7 @@ from scheduler.serving_time.profile_file import Conditions
 from scheduler.strategy import STRATEGIES, Length
 from server.cache_paths import fetch_model
 from server.composition import devices
-from server.composition.slots import choose_slots
+from server.composition.slots import choose_slots, timings_of
 from server.config import ServeConfig
 from server.grammars import GrammarCompiler, TrialProcess, run_trials
 from server.lengths.predictors import choose_predictor
@@ -232,7 +232,7 @@ def load_virtual(machine: Machine, config: ServeConfig, deliver: Deliver) -> Loa
         prefixes=prefixes,
         grammars=None,
         conditions=Conditions(config.model, "none", "none", config.device, 0, chunk),
-        timings=Timings(),
+        timings=timings_of(machine.cost, machine.max_num_seqs),
         token_features=TokenFeatures.hashed(text.vocab_size) if choose_predictor(config) is Length.OWN else None,
         shares_cores=False,
     )

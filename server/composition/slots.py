@@ -16,6 +16,7 @@ import torch
 from engine.measure.profiler import QUICK_REPEATS, Profiler
 from engine.measure.slots import COLUMNS, ROWS, find_slots
 from engine.measure.timing import Timing, Timings
+from engine.simulated.machine import Cost
 from models.errors import UserError
 from models.files import replace_file
 from models.machine import usable_cores
@@ -117,6 +118,13 @@ def _measure(
 def _prefill(profiler: Profiler, length: int) -> Timing:
     """The quickest, as steps are timed."""
     return Timing(1, length, min(profiler.prefill(1, length) for _ in range(QUICK_REPEATS)))
+
+
+def timings_of(cost: Cost, slots: int) -> Timings:
+    """Of a virtual device."""
+    steps = ((1, COLUMNS), (slots, COLUMNS), (slots, LONGER))
+    prefill = tuple(Timing(1, length, cost.prefill(1, length)) for length in PROMPTS)
+    return Timings(prefill, tuple(Timing(*step, cost.decode(*step, 1)) for step in steps))
 
 
 def others_seconds() -> float:

@@ -30,6 +30,11 @@ def post(url: str, path: str, body: dict[str, object]) -> bytes:
 MESSAGES = [{"role": "user", "content": "Hi"}]
 
 
+def test_its_first_call_is_promised_by_the_presets_prices(url: str) -> None:
+    promise = {"within_ms": 60_000}
+    post(url, "/v1/chat/completions", {"messages": MESSAGES, "max_tokens": 5, "promise": promise})
+
+
 @pytest.mark.parametrize(
     ("path", "body"),
     [
