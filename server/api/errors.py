@@ -101,12 +101,17 @@ def busy(message: str, code: str, retry_after: float, *, close: bool = False) ->
 SLACK = 0.1  # of the seconds to the time offered, and seconds
 
 
+def askable(by: float, now: float) -> float:
+    """A promise that is asked for a little later."""
+    return by + SLACK * (by - now) + SLACK
+
+
 def unpromised(error: Unpromised, promised: float, now: float) -> ApiError:
     """Status 503, with the nearest time that could be promised, and how much later that is."""
     if error.by is None:
         headers, hint = {"Retry-After": "1"}, "too little is measured yet, which takes answers without a promise"
     else:
-        by = error.by + SLACK * (error.by - now) + SLACK  # asked for later
+        by = askable(error.by, now)
         nearest, later = write_time(by - now), by - max(promised, now)
         headers, hint = {"Retry-After": str(max(1, ceil(later))), BY: nearest}, f"{nearest} could be"
     headers["x-should-retry"] = "false"  # SDKs would only ask for the same again

@@ -12,10 +12,10 @@ from scheduler.length.prediction import Prediction
 from scheduler.request import Refused, Request, TooLate, Unpromised
 from scheduler.submission import Submission
 from server.access import ACCESS, ALL, HOLDER
-from server.api.errors import ApiError, busy, failure_error, shutting_down, unpromised
+from server.api.errors import ApiError, askable, busy, failure_error, shutting_down, unpromised
 from server.api.health import LIFE
 from server.api.operation import OPERATION, Operation
-from server.api.output.reply import Expectation, expectation_of
+from server.api.output.reply import Expectation, expectation_of, write_time
 from server.api.pending import PENDING
 from server.api.register import Record
 from server.api.served_model import DISPATCHER, LENGTHS, LIMITS
@@ -109,12 +109,16 @@ def submit(
 
 
 def foresee_end(dispatcher: Dispatcher, requests: Sequence[Request]) -> Expectation:
-    told = expectation_of(requests, dispatcher.now())
+    """With an end that can be asked for."""
+    now = dispatcher.now()
+    told, ends = expectation_of(requests, now), [one.expected.by for one in requests if one.expected is not None]
     try:
         dispatcher.check(requests)
     except Refused as error:
         return msgspec.structs.replace(told, refused=_refusal(error, dispatcher).code)
-    return told
+    if told.by is None or requests[0].promised is not None:
+        return told
+    return msgspec.structs.replace(told, by=write_time(askable(max(ends), now) - now))
 
 
 def _refusal(error: Refused, dispatcher: Dispatcher, promised: float | None = None) -> ApiError:

@@ -13,7 +13,7 @@ from msgspec import Raw
 
 from server.api.errors import bad_request, invalid
 from server.api.input.program import SignFields
-from server.api.input.schema import MOST_ANSWERS
+from server.api.input.schema import MOST_ANSWERS, Deadline
 
 TABLE = 2**13  # word hashes
 
@@ -34,8 +34,6 @@ INNER = ("content", "text")  # of messages and parts
 MOST = ("max_completion_tokens", "max_tokens", "max_output_tokens")
 
 LIMITS = (*MOST, "n")
-
-LATEST = 2**53  # milliseconds
 
 # fields that reference stored objects, and objects whose `id` does
 KEPT = frozenset(
@@ -82,11 +80,15 @@ class CallMeta(SignFields, frozen=True):
         given = (getattr(self, name) for name in MOST)
         return next((one for one in given if _is_count(one) and one > 0), None)
 
-    def check_most(self) -> None:
-        """Raises ApiError 400; -1 is no limit to some."""
+    def check(self) -> None:
+        """What an estimate needs; -1 is no limit to some. Raises ApiError 400."""
+        if not self.has_prompt:
+            raise invalid("messages", "is missing; give messages, prompt or input, as the call would")
+        if self.n not in (None, self.choices):
+            raise invalid("n", f"must be a whole number from 1 to {MOST_ANSWERS}")
         for name in MOST:
-            if (limit := getattr(self, name)) is not None and not (type(limit) is int and limit >= -1):
-                raise invalid(name, "must be a whole number where an end is promised")
+            if (limit := getattr(self, name)) is not None and not (type(limit) is int and (limit > 0 or limit == -1)):
+                raise invalid(name, "must be a whole number, 1 or more")
 
     @property
     def least(self) -> int:
@@ -133,9 +135,10 @@ class CallMeta(SignFields, frozen=True):
         """Seconds of the clock; raises ApiError 400."""
         if self.deadline_ms is None:
             return None
-        if not _is_count(self.deadline_ms) or not 1 <= self.deadline_ms <= LATEST:
-            raise invalid("deadline_ms", f"must be a whole number from 1 to {LATEST}")
-        return arrival + float(self.deadline_ms) / 1000
+        try:
+            return arrival + msgspec.convert(self.deadline_ms, Deadline) / 1000
+        except msgspec.ValidationError as error:
+            raise invalid("deadline_ms", str(error)) from None
 
     def read_priority(self) -> int:
         """Lower is earlier, as in vLLM; default 0. Raises ApiError 400."""

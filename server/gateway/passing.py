@@ -15,12 +15,11 @@ from scheduler.programs.recognizer import Signs
 from scheduler.request import Request
 from scheduler.submission import Known
 from server.access import spend_tokens
-from server.api.errors import ApiError, invalid
+from server.api.errors import ApiError
 from server.api.input.body import LARGE, check_parts, hold_body
 from server.api.input.program import PROGRAMS, read_signs
 from server.api.input.promise import ask_for, read_field, read_header
 from server.api.input.sampling import length_scope
-from server.api.input.schema import MOST_ANSWERS
 from server.api.operation import OPERATION
 from server.api.output.reply import SHORT_FORM, expectation_of, headers_of, json_response
 from server.api.register import CALL, REGISTER, Record
@@ -54,10 +53,7 @@ async def estimate(request: web.Request) -> web.Response:
     """What a call would cost and how long it would take, without making it; raises ApiError 400."""
     async with hold_body(request) as body:
         meta, words, answers, *_ = await read_aside(_read, body, request)
-    if not meta.has_prompt:
-        raise invalid("messages", "is missing; give messages, prompt or input, as the call would")
-    if meta.n not in (None, meta.choices):
-        raise invalid("n", f"must be a whole number from 1 to {MOST_ANSWERS}")
+    meta.check()
     record = _record(request, meta)
     query, sampling = _query(record, meta, words, answers)
     known = _known(request, record, meta, answers, await request.app[LENGTHS].predict(query, sampling))
@@ -135,7 +131,7 @@ def _record(request: web.Request, meta: CallMeta) -> Record:
 def _known(request: web.Request, record: Record, meta: CallMeta, answers: int, prediction: Prediction | None) -> Known:
     asked = read_field(meta.promise) or read_header(request.headers)
     if asked is not None:
-        meta.check_most()
+        meta.check()
     return Known(
         priority=meta.read_priority(),
         deadline=meta.read_deadline(record.arrival),

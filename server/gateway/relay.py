@@ -9,28 +9,25 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 import aiohttp
-import orjson
 from aiohttp import web
 
-from server.api.errors import ApiError, error_body
+from server.api.errors import ApiError
 from server.api.input.program import PROGRAMS
-from server.api.operation import OPERATION
-from server.api.output.sse import DONE as LAST
-from server.api.output.sse import frame
 from server.gateway.asking import BACKENDS
 from server.gateway.backend import Backend
 from server.gateway.events import brings
+from server.gateway.last_events import error_events, last_events
 from server.gateway.merged import StreamAggregator
 from server.gateway.passage import ProxiedCall
 from server.gateway.usage import read_end
 from server.http.proxy import replied_headers, without
-from server.request_id import request_id
 
 PIECES = 64  # last pieces searched for usage
 EVENT = b"data: "
 DONE = b"data: [DONE]"
 EMPTY = 3  # last events without tokens: end, usage, [DONE]
 LONGEST = 2**16  # bytes examined of an event
+BROKE_OFF = "the backend broke off; try again later"  # opencode looks for such words
 OF_STREAMS = frozenset({"content-type", "cache-control", "x-accel-buffering"})  # headers of streams only
 
 
@@ -123,7 +120,7 @@ class _Relay:
             self._end(None if self.answer.status == 200 else f"status {self.answer.status}")
         except aiohttp.ClientError as error:
             over, gone = self.passage.over, has_left(self.request)
-            fault = self.passage.failure() if over else ApiError(502, "the backend broke off", code="backend_failed")
+            fault = self.passage.failure() if over else ApiError(502, BROKE_OFF, code="backend_failed")
             self._end(f"{'the client' if gone else 'the backend'} broke off: {error}", broken=not (over or gone))
             await self._break_off(response, fault)
         return response
@@ -219,28 +216,3 @@ class _Relay:
         error = error or ("the backend tells of an error" if end.reasons & {"error", "abort"} else None)
         limited = end.limited if end.reasons else made >= request.sampling.max_tokens
         self.backend.end(request.row_id, max(0, made - self.told), error, limited=limited)
-
-
-def last_events(request: web.Request, error: ApiError) -> bytes:
-    """Of a stream that fails, in its dialect."""
-    if (dialect := request[OPERATION].dialect) is not None:
-        return frame([dialect.word(error, request_id(request))])
-    return frame([error_body(error)]) + LAST
-
-
-def error_events(request: web.Request, status: int, body: bytes) -> bytes:
-    """A backend's error, as it came where it is an object; 502 for an answer that should have been a stream."""
-    found = None
-    with suppress(ValueError):
-        found = orjson.loads(body)
-    match found:
-        case _ if status < 400:
-            status, text = 502, f"the backend answers {status} without a stream"
-        case {"error": {"message": str()}}:
-            head, end = (b"", LAST) if request[OPERATION].dialect is None else (b"event: error\n", b"")
-            return head + b"data: %b\n\n" % orjson.dumps(found) + end
-        case {"error": str(text)} | {"message": str(text)} | {"detail": str(text)}:
-            pass
-        case _:
-            text = body.decode(errors="replace") or f"the backend answers {status}"
-    return last_events(request, ApiError(status, text, code="backend_failed" if status == 502 else None))

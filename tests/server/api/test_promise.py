@@ -43,6 +43,8 @@ async def test_every_answer_is_told_by_when_it_is_there_and_how_surely(live: Liv
     assert moment(told["by"]) > before and told["coverage"] == 0.8 and told["refused"] == "promise_refused"
     _, told, _ = await ask(live, ESTIMATE, chat_body(promise={"within_ms": 60_000}))
     assert "refused" not in told
+    _, told, _ = await ask(live, ESTIMATE, MESSAGES)
+    assert (await ask(live, CHAT, {**MESSAGES, "promise": {"by": told["by"]}}))[0] == 200, "a little later"
 
 
 async def test_a_stream_that_asks_for_progress_is_told_by_when_it_ends(live: Live) -> None:

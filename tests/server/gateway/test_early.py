@@ -7,6 +7,7 @@ import orjson
 import pytest
 
 from server.api.output.sse import progress_in
+from server.gateway.relay import BROKE_OFF
 from tests.server.gateway.backends import Backend, chat, crowded, event, gateway, until
 from tests.server.gateway.test_hostile import CHAT, DONE, TOKEN, Hostile, answer, plain
 
@@ -93,8 +94,54 @@ async def test_an_answer_that_is_no_stream_is_an_error(kind: bytes) -> None:
 
 async def test_a_stream_that_breaks_off_ends_in_its_dialect() -> None:
     cut = Hostile(answer(TOKEN + DONE).removesuffix(DONE))
-    async with gateway(cut) as gate, gate.client.post("/v1/messages", json=chat()) as broken:
-        assert b"\n\nevent: error\ndata: " in await broken.read()
+    async with gateway(cut) as gate:
+        async with gate.client.post("/v1/messages", json=chat()) as broken:
+            assert b"\n\nevent: error\ndata: " in await broken.read()
+        async with gate.client.post(RESPONSES, json=chat()) as broken:
+            (failed,) = responses(await broken.read())
+            assert failed["response"]["error"] == {"code": "server_error", "message": BROKE_OFF}
+
+
+RESPONSES = "/v1/responses"
+
+
+def responses(stream: bytes) -> list[Any]:
+    """Events that the gateway itself adds, which have numbers."""
+    events = [orjson.loads(line[6:]) for line in stream.splitlines() if line.startswith(b"data: {")]
+    return [event for event in events if "sequence_number" in event]
+
+
+@pytest.mark.parametrize(
+    ("status", "code"), [(400, "invalid_prompt"), (404, "invalid_prompt"), (429, "rate_limit_exceeded"), (500, None)]
+)
+async def test_an_error_of_a_response_is_a_failed_response(status: int, code: str | None) -> None:
+    """Codex reads no other events, and asks again but after invalid_prompt; OpenAI's own want `created` first."""
+    kind, said = ERRORS["OpenAI's"]
+    async with gateway(Hostile(kind.replace(b"200 OK", b"%d Bad" % status))) as gate:
+        async with gate.client.post(RESPONSES, json=chat(), headers=HEADER) as early:
+            created, failed = responses(stream := await early.read())
+        assert stream.startswith(b"event: response.created\n") and DONE not in stream
+        assert created["response"]["status"] == "in_progress" and created["response"]["id"][:5] == "resp_"
+        assert failed["type"] == "response.failed"
+        assert failed["response"]["error"] == {"code": code or "server_error", "message": said}
+
+
+async def test_a_response_and_a_message_that_wait_are_kept_alive_by_events() -> None:
+    """Codex breaks off a stream without an event."""
+    backend = Backend(slots=1)
+    async with gateway(backend, slots=1, sse_keep_alive_interval=0.05) as gate:
+        first = gate.begin(1)
+        await until(lambda: backend.running == 1)
+        async with gate.client.post(RESPONSES, json=chat(), headers=HEADER) as early:
+            frames = [await early.content.readuntil(b"\n\n") for _ in range(3)]
+        kinds = [event["type"] for event in responses(b"".join(frames))]
+        assert kinds[:2] == ["response.created", "response.in_progress"]
+        assert kinds[2:] in ([], ["response.in_progress"])
+        async with gate.client.post("/v1/messages", json=chat(), headers=HEADER) as early:
+            while not (told := await early.content.readuntil(b"\n\n")).startswith(b"event: ping\n"):
+                assert told.startswith(b": queued")
+        backend.go_on.set()
+        await asyncio.gather(*first)
 
 
 async def test_a_call_cancelled_by_its_id_ends_its_stream() -> None:
@@ -125,12 +172,16 @@ async def test_backends_whose_answers_come_at_once_are_measured_by_whole_answers
         assert (await gate.ask(promise={"within_ms": 0.001}))[0] == 503
 
 
-@pytest.mark.parametrize("limit", [1.5, "many", -2, [5], True])
-async def test_a_limit_that_no_backend_takes_is_no_reason_to_refuse_a_promise(limit: Any) -> None:
+WRONG = [("max_tokens", limit) for limit in (1.5, "many", -2, 0, [5], True)] + [("n", 1000), ("messages", None)]
+
+
+@pytest.mark.parametrize(("field", "value"), WRONG)
+async def test_what_no_backend_takes_is_no_reason_to_refuse_a_promise(field: str, value: Any) -> None:
     async with gateway(Backend(waits=False)) as gate:
         gate.measure()
-        async with gate.client.post(CHAT, json=chat(max_tokens=limit, promise=WITHIN)) as told:
-            assert (told.status, (await told.json())["error"]["param"]) == (400, "max_tokens")
+        wrong = {name: one for name, one in chat(**{field: value}, promise=WITHIN).items() if one is not None}
+        async with gate.client.post(CHAT, json=wrong) as told:
+            assert (told.status, (await told.json())["error"]["param"]) == (400, field)
         async with gate.client.post("/v1/estimate", json=chat(promise={"within_ms": 0.001})) as foreseen:
             assert (await foreseen.json())["refused"] == "promise_refused"
         async with gate.client.post(
