@@ -153,10 +153,15 @@ def spend_tokens(app: web.Application, holder: str | None, tokens: int) -> None:
 
 def check_key(keys: Keyring, headers: Mapping[str, str]) -> str:
     """Raises ApiError 401."""
-    holder = keys.holder(read_key(headers))
-    if holder is None:
-        raise _unauthorized(headers)
-    return holder
+    if (holder := keys.holder(read_key(headers))) is not None:
+        return holder
+    message = "this server wants a key of its own: send it as `Authorization: Bearer KEY`"
+    if "Authorization" in headers:
+        message = "the API key is not one of this server's"
+    challenge = 'Bearer realm="Lengthwise"'
+    if "text/html" in headers.get("Accept", ""):
+        challenge = 'Basic realm="Lengthwise: the API key as password", charset="UTF-8"'
+    raise ApiError(401, message, headers={"WWW-Authenticate": challenge})
 
 
 def read_key(headers: Mapping[str, str]) -> str:
@@ -175,13 +180,3 @@ def _password(encoded: str) -> str:
         return base64.b64decode(encoded, validate=True).decode("utf-8").partition(":")[2]
     except ValueError:
         return ""
-
-
-def _unauthorized(headers: Mapping[str, str]) -> ApiError:
-    message = "this server wants a key of its own: send it as `Authorization: Bearer KEY`"
-    if "Authorization" in headers:
-        message = "the API key is not one of this server's"
-    challenge = 'Bearer realm="Lengthwise"'
-    if "text/html" in headers.get("Accept", ""):
-        challenge = 'Basic realm="Lengthwise: the API key as password", charset="UTF-8"'
-    return ApiError(401, message, headers={"WWW-Authenticate": challenge})

@@ -1,4 +1,4 @@
-"""Where the server keeps what it learns, below the cache folder. Imports torch only to fetch a model."""
+"""Where the server keeps what it learns. Imports torch only to fetch a model."""
 
 import re
 from functools import partial

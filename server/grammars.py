@@ -1,5 +1,5 @@
 """Compiles clients' grammars off the event loop, after a trial in a forked process: some take seconds, gigabytes, or
-crash. Slow ones are retried with more time, one at a time, on idle cores if possible.
+crash. Slow ones are retried, one at a time, on idle cores if possible.
 """
 
 from __future__ import annotations

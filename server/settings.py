@@ -1,4 +1,4 @@
-"""Settings from command line, environment and file; errors say what is wrong, what may be meant, where help is."""
+"""Settings from command line, environment and file."""
 
 import argparse
 import os

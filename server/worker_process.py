@@ -174,7 +174,7 @@ PR_SET_PDEATHSIG = 1
 
 
 def main() -> int:
-    """Run a program as a child that ends with its parent (the first word); returns its exit code."""
+    """Run a program as a child that ends with its parent (the first word)."""
     parent = int(sys.argv.pop(1))
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:  # the parent ended before

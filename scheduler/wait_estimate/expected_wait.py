@@ -5,7 +5,7 @@ ignored.
 """
 
 from collections import Counter, deque
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from dataclasses import replace
 from itertools import islice, takewhile
 from math import exp, inf, log
@@ -19,7 +19,8 @@ from scheduler.wait_estimate.by_arrival import LATEST, ArrivalComparison, EndedA
 from scheduler.wait_estimate.calibration import LOW, UNKNOWN, Calibration, spread_of
 from scheduler.wait_estimate.completion import LEAST_SECONDS, Expected
 from scheduler.wait_estimate.held_rows import HeldRows, generates
-from scheduler.wait_estimate.node_router import LENGTH, NodeLoad
+from scheduler.wait_estimate.load_report import report_load
+from scheduler.wait_estimate.node_router import NodeLoad
 from scheduler.wait_estimate.places import FRESH, FRONT, Explanation, Places, find_reason
 from scheduler.wait_estimate.speed import Speed
 from scheduler.waiting.sorted_requests import QueueAhead
@@ -202,22 +203,11 @@ class ExpectedWait:
         )
 
     def load(self) -> NodeLoad:
-        """For routers; may be a moment old. What waits counts by its means: ten thousand take 20 ms one by one."""
-        now, workers = self._now(), [worker for worker in self._workers if not worker.lost]
-        if now - self._load.at >= FRESH:
-            prices = self._prices()
-            prices = replace(prices, unit=prices.unit / max(1, len(workers)))
-            held = [request for worker in workers for request in worker.requests.values()]
-            work = sum(prices.work_left(request, self._remaining(request)) for request in held)
-            slots, length, total = max(1, _slots(workers)), self._speed.mean_length, self._waiting.total()
-            if total.place:
-                read, left = total.unread / total.place, total.tokens + total.unpredicted * (length or LENGTH)
-                work += total.place * prices.price(read, read, left / total.place)
-            self._load = NodeLoad(now, prices.unit * work, prices, len(held) + total.place, slots, length)
+        """May be a moment old."""
+        if (now := self._now()) - self._load.at >= FRESH:
+            waiting, length = self._waiting.total(), self._speed.mean_length
+            self._load = report_load(now, self._workers, self._prices(), waiting, length)
         return self._load
-
-    def _remaining(self, request: Request) -> float:
-        return remaining_length(request, self._speed.mean_length)
 
     def _lengths(self, request: Request) -> tuple[float, float]:
         """Median and high end."""
@@ -272,8 +262,8 @@ class ExpectedWait:
         if self._held is None:
             live = self._live()
             requests = [request for worker in live for request in worker.requests.values()]
-            typical = self._speed.mean_length
-            self._held = HeldRows.of(requests, _slots(live), self._prices(), typical, stuck=self._stuck)
+            slots, typical = sum(worker.port.info.max_rows for worker in live), self._speed.mean_length
+            self._held = HeldRows.of(requests, slots, self._prices(), typical, stuck=self._stuck)
         return self._held
 
     def _decoding(self) -> int:
@@ -298,7 +288,3 @@ def length_interval(request: Request) -> tuple[float, float, float] | None:
         return None
     low, middle, high = (max(least, min(most, known.quantile(share))) for share in SHARES)
     return low, middle, high
-
-
-def _slots(workers: Iterable[Worker]) -> int:
-    return sum(worker.port.info.max_rows for worker in workers)

@@ -1,22 +1,25 @@
-"""Dry runs: POST /v1/estimate, and vLLM's POST /tokenize and /detokenize."""
+"""Dry runs: POST /v1/estimate, Anthropic's count_tokens, and vLLM's POST /tokenize and /detokenize."""
 
-from collections.abc import Mapping, Sequence
-from typing import ClassVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import ClassVar, TypeVar
 
 import msgspec
 from aiohttp import web
 
 from scheduler.submission import Known
 from server.access import client_of, holder_of
-from server.api.errors import invalid
+from server.api.errors import invalid, reword_errors
 from server.api.input import prompts as text_prompts
 from server.api.input import schema
 from server.api.input.body import decode, hold_body, read_body
+from server.api.input.messages import CHAT_WORDS, CountBody, as_chat
 from server.api.input.promise import ask_for, read_header
 from server.api.input.refused import ABSENT
 from server.api.input.responses import ResponsesBody
 from server.api.input.sampling import cut_header, foresee
-from server.api.output.reply import LETTERS, SHORT_FORM, Lazy, json_response
+from server.api.input.tools import toolbox
+from server.api.output.messages import TokenCount
+from server.api.output.reply import SHORT_FORM, Lazy, json_response
 from server.api.output.sse import send_reply
 from server.api.responses import read_chat
 from server.api.served_model import DISPATCHER, MODEL, ServedModel, model_name
@@ -38,9 +41,8 @@ async def estimate(request: web.Request) -> web.Response:
     client, holder, dispatcher = client_of(request, body.user), holder_of(request), request.app[DISPATCHER]
     asked = body.promise or read_header(request.headers)
     promise = Known() if asked is None else ask_for(asked, dispatcher.now(), dispatcher.now())
-    async with foresee(body, prompts, request.app, client, holder, seeded=False) as wanted:
-        each = [(one, sampling) for one in wanted for sampling in one.sampling]
-        requests = dispatcher.estimate_all((one.prompt.ids, sampling, one.known | promise) for one, sampling in each)
+    async with foresee(body, prompts, request.app, client, holder, promise, seeded=False) as wanted:
+        requests = dispatcher.estimate_all(one.submission for one in wanted)
     request[SHORT_FORM] = cut_header(body, (one.sampling.max_tokens for one in requests))
     told = foresee_end(dispatcher, requests)
     request[TICKET].spend(told.prompt_tokens)
@@ -62,12 +64,12 @@ async def _read(request: web.Request) -> tuple[schema.TextBody, Sequence[text_pr
         if kind is None:
             raise invalid("messages", "is missing; give messages, prompt or input, as the call would")
         body = await decode(raw, kind, app)
-    if isinstance(body, schema.CompletionBody):
-        return body, await text_prompts.completion_prompts(body, model)
-    if isinstance(body, ResponsesBody):
-        body, _ = await read_chat(request, body)
-    assert isinstance(body, schema.ChatBody), "the only kind that is left"
-    return body, await text_prompts.chat_prompts(body, model)
+    text = (await read_chat(request, body))[0] if isinstance(body, ResponsesBody) else body
+    assert isinstance(text, schema.TextBody)
+    return text, await text_prompts.read_prompts(text, model)
+
+
+_CHAT = {"messages": {"type": "array"}, "prompt": {"type": "null"}, "add_special_tokens": {"enum": [None, False]}}
 
 
 class TokenizeBody(msgspec.Struct, frozen=True):
@@ -76,14 +78,7 @@ class TokenizeBody(msgspec.Struct, frozen=True):
     told: ClassVar[dict[str, object]] = {
         "oneOf": [
             {"properties": {"prompt": {"type": "string"}, "messages": {"type": "null"}}, "required": ["prompt"]},
-            {
-                "properties": {
-                    "messages": {"type": "array"},
-                    "prompt": {"type": "null"},
-                    "add_special_tokens": {"enum": [None, False]},
-                },
-                "required": ["messages"],
-            },
+            {"properties": _CHAT, "required": ["messages"]},
         ]
     }
 
@@ -122,31 +117,39 @@ class Detokenized(msgspec.Struct, frozen=True):
 
 async def tokenize(request: web.Request) -> web.StreamResponse:
     """Split a prompt or messages into tokens; raises ApiError 400."""
-    model = request.app[MODEL]
-    body = await read_body(request, TokenizeBody)
-    model_name(body.model, model)
-    tokens = await model.run_in_thread(_tokenize, body, model)
-    request[TICKET].spend(tokens.count)
-    return await send_reply(request, tokens, tokens.count)
+    return await _count(request, TokenizeBody, _tokenize)
 
 
 async def detokenize(request: web.Request) -> web.StreamResponse:
     """Join tokens to text; raises ApiError 400."""
+    return await _count(request, DetokenizeBody, _detokenize)
+
+
+async def count_tokens(request: web.Request) -> web.StreamResponse:
+    """Count the tokens of a conversation, as Anthropic's messages do; raises ApiError 400."""
+    return await _count(request, CountBody, _count_chat)
+
+
+B = TypeVar("B", TokenizeBody, DetokenizeBody, CountBody)
+Counted = tuple[msgspec.Struct, int]  # reply and tokens
+
+
+async def _count(request: web.Request, kind: type[B], work: Callable[[B, ServedModel], Counted]) -> web.StreamResponse:
     model = request.app[MODEL]
-    body = await read_body(request, DetokenizeBody)
+    body = await read_body(request, kind)
     model_name(body.model, model)
-    text = await model.run_in_thread(_detokenize, body, model)
-    request[TICKET].spend(len(body.tokens))
-    return await send_reply(request, text, len(text.prompt) // LETTERS)
+    reply, tokens = await model.run_in_thread(work, body, model)
+    request[TICKET].spend(tokens)
+    return await send_reply(request, reply, tokens)
 
 
-def _tokenize(body: TokenizeBody, model: ServedModel) -> Tokens:
+def _tokenize(body: TokenizeBody, model: ServedModel) -> Counted:
     ids = _conversation_ids(body, model) if body.messages is not None else _prompt_ids(body, model)
     names = Lazy(model.text.token_string, ids) if body.return_token_strs else None
-    return Tokens(len(ids), model.context_length, ids, names)
+    return Tokens(len(ids), model.context_length, ids, names), len(ids)
 
 
-# fields that decide how a template is filled
+# of templates
 TEMPLATE_FIELDS = ("chat_template_kwargs", "add_generation_prompt", "continue_final_message")
 
 
@@ -167,6 +170,13 @@ def _prompt_ids(body: TokenizeBody, model: ServedModel) -> list[int]:
     return text_prompts.encode(body.prompt, "prompt", model, add_special_tokens=body.add_special_tokens is not False)
 
 
-def _detokenize(body: DetokenizeBody, model: ServedModel) -> Detokenized:
+def _detokenize(body: DetokenizeBody, model: ServedModel) -> Counted:
     text_prompts.check_ids(body.tokens, "tokens", model)
-    return Detokenized(model.text.decode(body.tokens, skip_special_tokens=False))
+    return Detokenized(model.text.decode(body.tokens, skip_special_tokens=False)), len(body.tokens)
+
+
+def _count_chat(body: CountBody, model: ServedModel) -> Counted:
+    with reword_errors({}, CHAT_WORDS):
+        chat = as_chat(body)
+        counted = len(text_prompts.render_chat(chat, model, toolbox(chat))[1])
+    return TokenCount(counted), counted

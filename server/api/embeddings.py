@@ -3,7 +3,6 @@
 import base64
 import logging
 from collections.abc import Sequence
-from functools import partial
 from typing import Annotated, Literal
 
 import msgspec
@@ -94,7 +93,7 @@ async def embed(body: EmbeddingBody, app: web.Application, holder: str | None) -
         log.warning("texts cannot be embedded: %s", error)
         raise ApiError(503, "texts cannot be embedded at present; try again later", code="embedder_failed") from None
     spend_tokens(app, holder, tokens)
-    made = Lazy(partial(_embedding, rows, as_text=body.encoding_format == "base64"), range(len(rows)))
+    made = Lazy(_embedding, range(len(rows)), rows, body.encoding_format == "base64")
     return EmbeddingList(made, embedder.name, EmbeddingUsage(tokens, tokens)), rows.size // NUMBERS
 
 
@@ -111,6 +110,6 @@ def _bad_request(refused: EmbeddingRefused, *, several: bool) -> ApiError:
     return invalid(path, refused.message, refused.code)
 
 
-def _embedding(rows: FloatMatrix, place: int, *, as_text: bool) -> Embedding:
+def _embedding(place: int, rows: FloatMatrix, as_text: bool) -> Embedding:
     row = rows[place].astype("<f4", copy=False)
     return Embedding(place, base64.b64encode(row.tobytes()).decode() if as_text else row.tolist())

@@ -1,6 +1,4 @@
-"""ApiError, its JSON body, and the middleware that answers every failure with one; unforeseen errors are only
-logged.
-"""
+"""ApiError, its JSON body, and the middleware that answers every failure with one."""
 
 import logging
 import re
@@ -198,6 +196,14 @@ async def errors_as_json(request: web.Request, handler: Handler) -> web.StreamRe
             error = internal_error(request_id(request))
     dialect = request[OPERATION].dialect
     return error_response(error, body=None if dialect is None else dialect.word(error, request_id(request)))
+
+
+def stream_error(failure: Exception, request: web.Request) -> ApiError:
+    """An unforeseen one is logged."""
+    if isinstance(failure, ApiError):
+        return failure
+    log.exception("request %s failed in its stream", request_id(request))
+    return internal_error(request_id(request))
 
 
 def error_code(request: web.Request) -> str | None:

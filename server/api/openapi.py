@@ -1,7 +1,9 @@
 """The OpenAPI 3.1 document, from the types that validate bodies, and GET /openapi.json."""
 
+import tomllib
 from collections.abc import Iterable, Mapping
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -11,7 +13,6 @@ from aiohttp import web
 from server.api.errors import ErrorBody
 from server.api.operation import Operation, Parameter
 from server.api.output.sse import HEADER as PROGRESS_HEADER
-from server.request_id import HEADER
 from server.version import VERSION
 
 PROGRESS = Parameter(
@@ -23,54 +24,19 @@ PROGRESS = Parameter(
 
 REF = "#/components/schemas/{name}"
 
-FORM = {
-    "schema": {
-        "type": "object",
-        "properties": {
-            "purpose": {"const": "batch"},
-            "file": {"type": "string", "contentMediaType": "application/octet-stream"},
-        },
-        "required": ["purpose", "file"],
-    }
-}  # file upload
-
-RETRY_AFTER = {"Retry-After": {"description": "Seconds to wait, with 429", "schema": {"type": "integer", "minimum": 1}}}
-_HEADERS = {HEADER: {"$ref": "#/components/headers/RequestId"}}
-_ANSWERED_ID = {"description": "The request's own id, or one that was made for it", "schema": {"type": "string"}}
-_REQUEST_ID = {
-    "name": HEADER,
-    "in": "header",
-    "description": "The client's own name for the request: the first 128 characters of printable ASCII in it",
-    "schema": {"type": "string"},
-}
+SAME = Path(__file__).with_suffix(".toml")  # in each document
+PARTS: Mapping[str, Any] = tomllib.loads(SAME.read_text("utf-8"))["parts"]  # of operations
 
 
 def document(operations: Iterable[Operation]) -> dict[str, Any]:
     described = [operation for operation in operations if operation.name]
-    paths: dict[str, Any] = {}
+    told = tomllib.loads(SAME.read_text("utf-8"))
+    del told["parts"]
+    told["info"]["version"] = VERSION
     for operation in described:
-        paths.setdefault(operation.template, {})[operation.method] = _operation(operation)
-    return {
-        "openapi": "3.1.0",
-        "info": {
-            "title": "Lengthwise",
-            "version": VERSION,
-            "description": "An LLM inference server that schedules by length, with OpenAI's API. Fields that are not "
-            "named here are passed over; null means the default.",
-            "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
-        },
-        "servers": [{"url": "/"}],
-        "security": [{}, {"key": []}],
-        "paths": paths,
-        "components": {
-            "schemas": _schemas(_structs(described)),
-            "parameters": {"RequestId": _REQUEST_ID},
-            "headers": {"RequestId": _ANSWERED_ID},
-            "securitySchemes": {
-                "key": {"type": "http", "scheme": "bearer", "description": "A key of --api-key, where there are any"}
-            },
-        },
-    }
+        told["paths"].setdefault(operation.template, {})[operation.method] = _operation(operation)
+    told["components"]["schemas"] = _schemas(_structs(described))
+    return told
 
 
 def encode_document(operations: Iterable[Operation]) -> bytes:
@@ -102,15 +68,6 @@ def _schemas(types: frozenset[type[msgspec.Struct]]) -> dict[str, Any]:
     return dict(sorted(schemas.items()))
 
 
-_EVENT: Mapping[str, Any] = {
-    "type": "object",
-    "description": "With `stream`: server-sent events. This is one; its `data` is `[DONE]`, or a JSON object of "
-    "those in `x-events`.",
-    "properties": {"event": {"type": "string"}, "data": {"type": "string"}},
-    "required": ["data"],
-}
-
-
 def _operation(operation: Operation) -> dict[str, Any]:
     parameters = (*operation.parameters, *((PROGRESS,) if operation.generates else ()))
     described: dict[str, Any] = {
@@ -120,30 +77,28 @@ def _operation(operation: Operation) -> dict[str, Any]:
     }
     if operation.open:
         described["security"] = []
-    body = {operation.other_body: FORM} if operation.other_body else _json(operation.body)
+    body = {operation.other_body: PARTS["form"]} if operation.other_body else _json(operation.body)
     if body:
         described["requestBody"] = {"required": True, "content": body}
     success = _json(operation.reply)
     if operation.events:
-        success["text/event-stream"] = {"schema": _EVENT, "x-events": [_ref(event) for event in operation.events]}
+        success["text/event-stream"] = {
+            "schema": PARTS["event"],
+            "x-events": [_ref(event) for event in operation.events],
+        }
     success |= {media: {} for media in operation.other}
-    # Any status but 200. Its `type` and `code` say what is wrong; 429 says when to come again.
+    # of any status but 200
     error = _json(ErrorBody if operation.dialect is None else operation.dialect.error)
     described["responses"] = {
-        "200": {"description": "Success", "headers": _HEADERS, "content": success},
-        "default": {"description": "An error", "headers": _HEADERS | RETRY_AFTER, "content": error},
+        "200": {"description": "Success", "headers": PARTS["headers"], "content": success},
+        "default": {"description": "An error", "headers": PARTS["headers"] | PARTS["retry"], "content": error},
     }
     return described
 
 
-def _parameter(parameter: Parameter) -> dict[str, Any]:
-    return {
-        "name": parameter.name,
-        "in": parameter.where,
-        "required": parameter.where == "path",
-        "description": parameter.what,
-        "schema": parameter.schema,
-    }
+def _parameter(one: Parameter) -> dict[str, Any]:
+    told = {"name": one.name, "in": one.where, "required": one.where == "path"}
+    return told | {"description": one.what, "schema": one.schema}
 
 
 def _json(struct: type[msgspec.Struct] | None) -> dict[str, Any]:

@@ -1,6 +1,4 @@
-"""Calls under way and, bounded and without prompts, recently ended ones; cancellation; /v1/requests. Event loop
-only.
-"""
+"""Calls under way and recently ended; cancellation; /v1/requests. Event loop only."""
 
 from __future__ import annotations
 

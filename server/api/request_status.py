@@ -143,7 +143,7 @@ def call_state(requests: Sequence[Request]) -> CallState:
 
 
 def measure(requests: Sequence[Request]) -> Metrics:
-    """Milliseconds from arrival to start and to first token, and from there to the end, for one request at least."""
+    """Milliseconds from arrival to start and to first token, and from there to the end."""
     times = [request.times for request in requests]
     arrival = min(each.came for each in times)
     started = min((each.started for each in times if each.started is not None), default=None)

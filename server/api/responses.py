@@ -14,7 +14,6 @@ from server.access import holder_of
 from server.api.errors import invalid, reword_errors
 from server.api.input import responses as bodies
 from server.api.input.body import read_call
-from server.api.input.prompts import chat_prompts
 from server.api.input.schema import ChatBody, Message, PastCall, PastFunction
 from server.api.output import response_objects as replies
 from server.api.output.answer import respond
@@ -29,9 +28,7 @@ async def responses(request: web.Request) -> web.StreamResponse:
     chat, spoken = await read_chat(request, body)
     keep = partial(request.app[STORE].add, holder_of(request), spoken) if body.store is not False else None
     with reword_errors(bodies.OWN_NAMES, bodies.OWN_WORDS):
-        prompts = await chat_prompts(chat, request.app[MODEL], f"{record.client} {body.cache_salt}")
-        words = partial(ResponseWords, asked=body, keep=keep)
-        return await respond(request, record, chat, prompts, words)
+        return await respond(request, record, chat, partial(ResponseWords, asked=body, keep=keep))
 
 
 async def read_chat(request: web.Request, body: bodies.ResponsesBody) -> tuple[ChatBody, tuple[Message, ...]]:

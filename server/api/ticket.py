@@ -1,6 +1,8 @@
 """A call's room in the queue and its key's quota, decided before anything is read."""
 
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 import msgspec
 from aiohttp import web
@@ -10,16 +12,28 @@ from scheduler.dispatcher import Dispatcher
 from scheduler.length.features import LengthQuery
 from scheduler.length.prediction import Prediction
 from scheduler.request import Refused, Request, TooLate, Unpromised
+from scheduler.stream import SLICE, Wakeups
 from scheduler.submission import Submission
 from server.access import ACCESS, ALL, HOLDER
 from server.api.errors import ApiError, askable, busy, failure_error, shutting_down, unpromised
 from server.api.health import LIFE
 from server.api.operation import OPERATION, Operation
 from server.api.output.reply import Expectation, expectation_of, write_time
-from server.api.pending import PENDING
 from server.api.register import Record
 from server.api.served_model import DISPATCHER, LENGTHS, LIMITS
 from server.config import FrontConfig
+
+
+@dataclass(slots=True)
+class PendingCalls:
+    """Not yet in the queue. Event loop only."""
+
+    arrived: int = 0  # answers asked for; one until the body is read
+    body_bytes: Counter[str] = field(default_factory=Counter)  # held until parsed, by sender
+    turns: Wakeups = field(default_factory=lambda: Wakeups(SLICE / 5))  # of reading, parsing, encoding, queueing
+
+
+PENDING = web.AppKey("pending", PendingCalls)
 
 
 class AdmissionSlot:
@@ -39,9 +53,7 @@ class AdmissionSlot:
         self._share = self._quota.enter(self._account, self._dispatcher.now())
 
     def count_answers(self, answers: int, *, arrived: bool = True) -> None:
-        """Recount with these answers, `arrived` once the body is read. Raises ApiError 400, and 429 where they do not
-        fit; a single call always fits.
-        """
+        """`arrived` once the body is read. Raises ApiError 400, and 429 where they do not fit; one alone does."""
         dispatcher, limits = self._dispatcher, self._limits
         if answers > 1:
             self._quota.count_answers(self._share, answers)
@@ -91,20 +103,18 @@ async def admit(request: web.Request, handler: Handler) -> web.StreamResponse:
         ticket.close()
 
 
-def submit(
-    app: web.Application,
-    record: Record,
-    answers: Sequence[Submission],
-    lengths: Iterable[tuple[LengthQuery, Prediction | None]],
-) -> list[Request]:
-    """Put a call's answers in line, whose `lengths` were asked for; raises ApiError 429 or 503."""
+Wanted = tuple[Submission, LengthQuery, Prediction | None]  # an answer, and the length that was asked for
+
+
+def submit(app: web.Application, record: Record, answers: Sequence[Wanted]) -> list[Request]:
+    """Raises ApiError 429 or 503."""
     dispatcher = app[DISPATCHER]
     try:
-        requests = dispatcher.submit_all(answers, arrival=record.arrival, since=record.since)
+        requests = dispatcher.submit_all([one[0] for one in answers], arrival=record.arrival, since=record.since)
     except Refused as error:
-        raise _refusal(error, dispatcher, answers[0][2].get("promised")) from None
-    for request, known in zip(requests, lengths, strict=True):
-        app[LENGTHS].note(request, *known, dispatcher.revise)
+        raise _refusal(error, dispatcher, answers[0][0][2].get("promised")) from None
+    for request, (_, query, prediction) in zip(requests, answers, strict=True):
+        app[LENGTHS].note(request, query, prediction, dispatcher.revise)
     return requests
 
 

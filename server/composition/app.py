@@ -16,7 +16,7 @@ from engine.executor import Executor
 from engine.messages import Report, Stop
 from models.catalog.catalog import DEFAULT_EMBEDDER, Catalog, default_cache
 from scheduler.assembly import SchedulerParts
-from scheduler.clock import Clock, MonotonicClock, background, watch_lag
+from scheduler.clock import MonotonicClock, background, watch_lag
 from scheduler.dispatcher import Dispatcher
 from scheduler.length.online import fit
 from scheduler.serving_time.machine import StepLearning
@@ -57,7 +57,7 @@ async def open_service(config: ServeConfig) -> AsyncIterator[Service]:
     relay, clock = Relay(asyncio.get_running_loop()), MonotonicClock()
     metrics, feed = MetricsCollector(_model_names(config)[0]), Feed()
     async with AsyncExitStack() as stack:
-        loaded, lengths = await _load_beside_predictor(stack, config, relay, clock, metrics)
+        loaded, lengths = await _load_beside_predictor(stack, config, relay, metrics)
         parts, steps = _build_parts(stack, config, loaded, metrics)
         dispatcher = Dispatcher(parts, loaded.executors, clock, (metrics, lengths, feed), loaded.prefixes.length)
         watchdog = Watchdog(loaded.executors, dispatcher, config.stall_timeout)
@@ -92,7 +92,7 @@ async def open_service(config: ServeConfig) -> AsyncIterator[Service]:
 
 
 async def _load_beside_predictor(
-    stack: AsyncExitStack, config: ServeConfig, relay: Relay, clock: Clock, metrics: MetricsCollector
+    stack: AsyncExitStack, config: ServeConfig, relay: Relay, metrics: MetricsCollector
 ) -> tuple[Loaded, Lengths]:
     predictor = await stack.enter_async_context(open_predictor(config))
     niced = stack.enter_context(closing(NicedProcess()))
@@ -108,7 +108,7 @@ async def _load_beside_predictor(
         submit=niced.submit,
         fit=partial(niced.run, fit),
     )
-    return loaded, await open_lengths(stack, config, predictor, clock, context)
+    return loaded, await open_lengths(stack, config, predictor, context)
 
 
 def _build_parts(

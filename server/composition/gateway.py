@@ -50,14 +50,13 @@ FIRST_SLOTS = 8  # assumed before any were counted
 @asynccontextmanager
 async def open_gateway(config: GatewayConfig) -> AsyncIterator[Service]:
     """Leaving ends all connections. Raises UserError."""
-    clock, passages = MonotonicClock(), ProxiedCalls()
-    metrics, feed = MetricsCollector(config.name), Feed()
+    passages, metrics, feed = ProxiedCalls(), MetricsCollector(config.name), Feed()
     async with AsyncExitStack() as stack:
         niced = stack.enter_context(closing(NicedProcess()))
         context = PredictorContext(
             metrics.prediction.observe, metrics.late.observe, submit=niced.submit, fit=partial(niced.run, fit)
         )
-        lengths = await open_recorded_lengths(stack, config, config.name, TokenFeatures.hashed(TABLE), clock, context)
+        lengths = await open_recorded_lengths(stack, config, config.name, TokenFeatures.hashed(TABLE), context)
 
         def deliver(report: Report) -> None:
             for receive in (metrics.receive, feed.receive, dispatcher.receive):
@@ -67,9 +66,8 @@ async def open_gateway(config: GatewayConfig) -> AsyncIterator[Service]:
             Backend(index, url.rstrip("/"), deliver, InferredSlots(config.slots), passages.open, key)
             for index, (url, key) in enumerate(zip(config.urls, keys_of(config), strict=True))
         ]
-        dispatcher = Dispatcher(
-            _parts_for(config, metrics), backends, clock, (metrics, lengths, feed, passages), patient=True
-        )
+        parts, observers = _parts_for(config, metrics), (metrics, lengths, feed, passages)
+        dispatcher = Dispatcher(parts, backends, MonotonicClock(), observers, patient=True)
         session = await stack.enter_async_context(_open_session())
         feed.show(DashboardState(dispatcher, config.name, config.strategy, ROOM))
         await check_start(backends, session, wait=config.wait)

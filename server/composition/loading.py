@@ -57,15 +57,15 @@ WARM_ROWS = 32  # for which the head is compiled before the first request
 class Loaded:
     text: Text
     vocab_size: int  # ids known to both tokenizer and network
-    sampling_defaults: SamplingDefaults
     executors: tuple[Executor, ...]
     store: HostStore[Any]
     prefixes: PrefixCache[Any]
-    grammars: GrammarCompiler | None
     conditions: Conditions  # of the executors' runs
-    timings: Timings  # made while loading
     token_features: TokenFeatures | None
-    shares_cores: bool  # executors compute on the predictor's cores
+    sampling_defaults: SamplingDefaults = SamplingDefaults()
+    grammars: GrammarCompiler | None = None
+    timings: Timings = Timings()  # made while loading
+    shares_cores: bool = False  # executors compute on the predictor's cores
 
 
 def load_engine(config: ServeConfig, deliver: Deliver) -> Loaded:
@@ -122,7 +122,7 @@ def load_models(config: ServeConfig, most: int | None = None) -> tuple[tuple[Loa
 
 
 def join_text(model: LoadedModel, text: Text) -> LoadedModel:
-    """With the token ids and end tokens of both; texts that encode to others are refused from now on."""
+    """With ids and end tokens of both; texts that encode to others are refused."""
     text.limit_ids(model.vocab_size)
     known = min(text.vocab_size, model.vocab_size)
     ends = model.end_token_ids | text.end_token_ids
@@ -226,13 +226,10 @@ def load_virtual(machine: Machine, config: ServeConfig, deliver: Deliver) -> Loa
     return Loaded(
         text=text,
         vocab_size=text.vocab_size,
-        sampling_defaults=SamplingDefaults(),
         executors=tuple(executors),
         store=store,
         prefixes=prefixes,
-        grammars=None,
         conditions=Conditions(config.model, "none", "none", config.device, 0, chunk),
         timings=timings_of(machine.cost, machine.max_num_seqs),
         token_features=TokenFeatures.hashed(text.vocab_size) if choose_predictor(config) is Length.OWN else None,
-        shares_cores=False,
     )

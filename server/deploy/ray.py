@@ -2,7 +2,7 @@
 
     client -> Ray's proxy -> Front -> (router: least seconds of work) -> Replica -> `lengthwise serve`, a process
 
-Loads are Ray's routing statistics. A lost node means a 503, or an error event in a stream.
+A lost node means a 503, or an error event in a stream.
 """
 
 from __future__ import annotations
@@ -229,7 +229,7 @@ class RayFront:
 
 
 async def _body(answer: Any, first: bytes, is_stream: bool) -> AsyncIterator[bytes]:
-    """The rest of an answer; a broken stream ends with an error event, another answer without its end."""
+    """The rest; a broken stream ends with an error event, another answer without its end."""
     try:
         yield first
         async for piece in answer:

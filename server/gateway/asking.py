@@ -13,7 +13,7 @@ from yarl import URL
 
 from server.access import ACCESS, holder_of, read_key
 from server.api.errors import ApiError
-from server.api.input.body import LARGE
+from server.api.input.body import LARGE, check_parts
 from server.config import Backends
 from server.gateway.backend import Backend
 from server.gateway.merged import PATHS
@@ -48,13 +48,12 @@ def refuse_kept(what: str) -> ApiError:
     return ApiError(403, f"{what}: {message} (or --pass-client-keys)", param=what, code="not_kept_apart")
 
 
-def is_form(body: bytes) -> bool:
-    return not body or body.startswith(b"--")
-
-
-def refuse_references(request: web.Request, body: bytes) -> dict[str, Any] | None:
+def check_body(body: bytes, request: web.Request) -> dict[str, Any] | None:
     """Returns what it decoded; forms with files are no JSON. Raises ApiError 400 and 403."""
-    if not are_one(request.app) or is_form(body):
+    is_form = not body or body.startswith(b"--")
+    if len(body) >= LARGE and not is_form:
+        check_parts(body)
+    if not are_one(request.app) or is_form:
         return None
     with refuse_unreadable():
         fields = msgspec.json.decode(body, type=dict[str, Any])
@@ -75,7 +74,7 @@ async def ask(request: web.Request, body: bytes, backend: Backend, reused: list[
     secret = "" if own else read_key(request.headers)
     if secret and secret in request.query.values():
         raise ApiError(400, "a key in the query would reach the backend; send it as `Authorization: Bearer KEY`")
-    given = [one for one in request.headers.items() if not (secret and _has_word(one[1], secret))]
+    given = [one for one in request.headers.items() if not (secret and secret in WORDS.split(one[1]))]
     headers = passed_headers(given, backend.key, client_keys=own)
     if body.startswith(b"{") and request.content_type in UNTYPED:
         headers = [(name, value) for name, value in headers if name.lower() != "content-type"]
@@ -94,10 +93,6 @@ async def ask(request: web.Request, body: bytes, backend: Backend, reused: list[
         return answer
     answer.close()
     raise aiohttp.ClientPayloadError(fault)
-
-
-def _has_word(value: str, word: str) -> bool:
-    return word in value and word in WORDS.split(value)
 
 
 def plain_path(request: web.Request) -> str:

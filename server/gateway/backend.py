@@ -7,7 +7,7 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 from engine import messages
 from engine.messages import FinishReason, RowId, RowUpdate
@@ -106,7 +106,7 @@ class Backend:
         self.slots.begin(row)
         self._asked.pop(row, None)
         self._coming[row] = count
-        self._report((RowUpdate(row, unnamed=count()),), (row,))
+        self._report(RowUpdate(row, unnamed=count()), begun=(row,))
         if self._due is None:
             self._due = asyncio.get_running_loop().call_later(PERIOD, self._flush)
 
@@ -115,7 +115,7 @@ class Backend:
         ended = FinishReason.LENGTH if limited else FinishReason.STOP
         reason = ended if error is None else FinishReason.ERROR
         self._leave(row)
-        self._report((RowUpdate(row, unnamed=tokens, finish_reason=reason, error=error),))
+        self._report(RowUpdate(row, unnamed=tokens, finish_reason=reason, error=error))
 
     def hear(self, waiting: int, running: int) -> None:
         """Metrics of its queue."""
@@ -168,21 +168,12 @@ class Backend:
     def _flush(self) -> None:
         updates = tuple(RowUpdate(row, unnamed=more) for row, count in self._coming.items() if (more := count()))
         if updates:
-            self._report(updates)
+            self._report(*updates)
         self._due = asyncio.get_running_loop().call_later(PERIOD, self._flush) if self._coming else None
 
-    def _report(
-        self,
-        updates: tuple[RowUpdate, ...] = (),
-        begun: tuple[RowId, ...] = (),
-        handed_back: tuple[messages.HandedBack, ...] = (),
-    ) -> None:
+    def _report(self, *updates: RowUpdate, **more: Any) -> None:
         self._step += 1
         self._heard = time.monotonic() if updates else self._heard
         shape = messages.BatchShape(rows=len(self._coming))
         tally = messages.StepStats(generated=sum(one.tokens for one in updates))
-        self.deliver(
-            messages.StepReport(
-                self.index, self._step, updates, shape, 0.0, begun=begun, handed_back=handed_back, tally=tally
-            )
-        )
+        self.deliver(messages.StepReport(self.index, self._step, updates, shape, 0.0, tally=tally, **more))

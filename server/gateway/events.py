@@ -1,4 +1,4 @@
-"""Whether an event of OpenAI's or Anthropic's streams carries content: some backends send others before a call has a
+"""Whether an event carries content: some backends send others before a call has a
 slot.
 """
 

@@ -37,10 +37,8 @@ LIMITS = (*MOST, "n")
 
 # fields that reference stored objects, and objects whose `id` does
 KEPT = frozenset(
-    {
-        *("previous_response_id", "conversation", "file_id", "file_ids", "image_id", "vector_store_ids"),
-        *("container", "container_id", "remote_block_ids"),
-    }
+    ("previous_response_id", "conversation", "file_id", "file_ids", "image_id", "vector_store_ids")
+    + ("container", "container_id", "remote_block_ids")
 )
 HOLDERS = frozenset({"prompt", "conversation", "container", "session_params", "audio", "voice"})
 REFERENCE = frozenset({"id", "type", "status"})  # fields of a pure reference

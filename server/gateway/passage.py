@@ -26,6 +26,7 @@ class ProxiedCall:
     admitted: asyncio.Future[Backend]
     request: Request
     record: Record
+    asked: web.Request  # the client's
     asking: asyncio.Future[aiohttp.ClientResponse] | None = None  # pending response
     repeats: bool = True  # backends keep nothing of it, so it may be resent
     over: bool = False  # ended by the dispatcher

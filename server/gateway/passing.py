@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 from aiohttp import web
 from msgspec import Raw
@@ -16,7 +15,7 @@ from scheduler.request import Request
 from scheduler.submission import Known
 from server.access import spend_tokens
 from server.api.errors import ApiError
-from server.api.input.body import LARGE, check_parts, hold_body
+from server.api.input.body import hold_body
 from server.api.input.program import PROGRAMS, read_signs
 from server.api.input.promise import ask_for, read_field, read_header
 from server.api.input.sampling import length_scope
@@ -25,13 +24,12 @@ from server.api.output.reply import SHORT_FORM, expectation_of, headers_of, json
 from server.api.register import CALL, REGISTER, Record
 from server.api.served_model import DISPATCHER, LENGTHS, LIMITS
 from server.api.ticket import TICKET, check_tokens, foresee_end, submit
-from server.gateway.asking import BACKENDS, are_one, is_form, plain_path, read_aside, refuse_kept, refuse_references
+from server.gateway.asking import BACKENDS, are_one, check_body, plain_path, read_aside, refuse_kept
 from server.gateway.backend import ROOM
-from server.gateway.early import send_streamed
 from server.gateway.merged import as_stream
 from server.gateway.meta import BYTES_PER_TOKEN, MOST_PROMPT, CallMeta, read_meta, refuse_unreadable, without_promise
 from server.gateway.passage import PASSAGES, ProxiedCall
-from server.gateway.sending import send_at_once
+from server.gateway.sending import send_at_once, send_streamed
 
 UNSTATED = 4096  # tokens of an answer without max_tokens
 
@@ -81,15 +79,15 @@ async def _queue(request: web.Request, body: bytes) -> web.StreamResponse:
         expected = sampling.max_tokens if prediction is None else answers * int(prediction.length)
         check_tokens(query.user_input_length + expected, app[LIMITS], app[DISPATCHER])
         known = _known(request, record, meta, answers, prediction)
-        (queued,) = submit(app, record, [((0,) * query.user_input_length, sampling, known)], [(query, prediction)])
-        with _open_passage(app, record, queued) as passage:
+        (queued,) = submit(app, record, [(((0,) * query.user_input_length, sampling, known), query, prediction)])
+        with _open_passage(request, record, queued) as passage:
             passage.as_stream = streamed
             passage.repeats = request.path != "/v1/responses" or meta.store is False
             ticket.settle()
             request[SHORT_FORM] = headers_of(expectation_of((passage.request,), app[DISPATCHER].now()))
             spend_tokens(app, holder, query.user_input_length)
             try:
-                return await send_streamed(request, body, passage, meta)
+                return await send_streamed(body, passage, progress=meta.asks_progress)
             finally:
                 spend_tokens(app, holder, passage.request.generated)
 
@@ -102,10 +100,8 @@ def _query(record: Record, meta: CallMeta, words: tuple[int, ...], answers: int)
 
 
 def _read(body: bytes, request: web.Request) -> tuple[CallMeta, tuple[int, ...], int, Signs, bytes, bytes | None]:
-    """With words, answers, and the body to send, whole and as a stream. Raises ApiError 400, and 403 for what keys must
-    not share.
-    """
-    fields = _check(body, request)
+    """With words, answers, and the body to send, whole and as a stream. Raises ApiError 400 and 403."""
+    fields = check_body(body, request)
     if request[OPERATION].rationed:
         return CallMeta(max_tokens=1, prompt=Raw(body)), (), 1, Signs(), body, None
     meta = read_meta(body)
@@ -114,13 +110,6 @@ def _read(body: bytes, request: web.Request) -> tuple[CallMeta, tuple[int, ...],
         if meta.promise is not None:
             body = without_promise(body)
         return meta, meta.words(fields), meta.answers, signs, body, as_stream(request.path, meta, body)
-
-
-def _check(body: bytes, request: web.Request) -> dict[str, Any] | None:
-    """Raises ApiError 400 and 403."""
-    if len(body) >= LARGE and not is_form(body):
-        check_parts(body)
-    return refuse_references(request, body)
 
 
 def _record(request: web.Request, meta: CallMeta) -> Record:
@@ -145,17 +134,17 @@ def _known(request: web.Request, record: Record, meta: CallMeta, answers: int, p
 
 
 @contextmanager
-def _open_passage(app: web.Application, record: Record, queued: Request) -> Iterator[ProxiedCall]:
+def _open_passage(request: web.Request, record: Record, queued: Request) -> Iterator[ProxiedCall]:
     """Leaving cancels it."""
-    passages = app[PASSAGES]
+    passages = request.app[PASSAGES]
     record.requests = (queued,)
-    passage = ProxiedCall(asyncio.get_running_loop().create_future(), queued, record)
+    passage = ProxiedCall(asyncio.get_running_loop().create_future(), queued, record, request)
     passages.open[queued.row_id] = passage
     try:
         yield passage
     finally:
         record.leave()
-        app[DISPATCHER].cancel(queued)
+        request.app[DISPATCHER].cancel(queued)
         del passages.open[queued.row_id]
         passage.admitted.cancel()
 
@@ -184,5 +173,5 @@ async def pass_through(request: web.Request) -> web.StreamResponse:
     async with hold_body(request) as body:
         if TICKET in request:
             request[TICKET].spend(min(len(body) // BYTES_PER_TOKEN, MOST_PROMPT))
-        await read_aside(_check, body, request)
+        await read_aside(check_body, body, request)
         return await send_at_once(request, body)

@@ -74,7 +74,7 @@ async def _ask_silent(backend: Backend, session: aiohttp.ClientSession) -> None:
 
 
 async def check_start(backends: Sequence[Backend], session: aiohttp.ClientSession, *, wait: bool) -> None:
-    """Ask all backends for their models, logging a line for each slip; with `wait` until all answer."""
+    """Ask all backends for their models, logging slips; with `wait` until all answer."""
     served = await asyncio.gather(*(_find(one, session, wait=wait) for one in backends))
     if len({names for names in served if names}) > 1:
         log.warning("the backends serve different models, and a call may go to any of them")

@@ -1,4 +1,4 @@
-"""Forwards a backend's answer as bytes, or as one body made from a stream. The receiving connection forwards pieces
+"""Forwards a backend's answer, as bytes or merged. The receiving connection forwards pieces
 directly: waking a task for each token would double the cost.
 """
 
@@ -19,7 +19,7 @@ from server.gateway.events import brings
 from server.gateway.last_events import error_events, last_events
 from server.gateway.merged import StreamAggregator
 from server.gateway.passage import ProxiedCall
-from server.gateway.usage import read_end
+from server.gateway.usage import LIMITED, read_end
 from server.http.proxy import replied_headers, without
 
 PIECES = 64  # last pieces searched for usage
@@ -44,14 +44,9 @@ def has_left(request: web.Request) -> bool:
 
 
 async def relay(
-    request: web.Request,
-    answer: aiohttp.ClientResponse,
-    piece: bytes,
-    backend: Backend,
-    passage: ProxiedCall,
-    limit: asyncio.Timeout,
+    answer: aiohttp.ClientResponse, piece: bytes, backend: Backend, passage: ProxiedCall, limit: asyncio.Timeout
 ) -> web.StreamResponse:
-    """Send the client the answer, whose first `piece` was waited for within `limit`. Raises NotWhole, TimeoutError and
+    """The first `piece` was waited for within `limit`. Raises NotWhole, TimeoutError and
     aiohttp.ClientError before it only."""
     streams = "event-stream" in answer.headers.get("Content-Type", "")
     if passage.as_stream is not None and (answer.status != 200 or not streams):
@@ -59,7 +54,7 @@ async def relay(
             raise NotWhole
         passage.as_stream = None  # other errors are the call's own
     limit.reschedule(None)
-    way = _Relay(request, answer, backend, passage, streams, request.protocol)
+    way = _Relay(passage.asked, answer, backend, passage, streams, passage.asked.protocol)
     way.take(piece)
     if passage.early is not None and (answer.status != 200 or not streams):
         response = await way.report()
@@ -214,5 +209,5 @@ class _Relay:
         if 400 <= self.answer.status < 500:
             request.expected = None  # a call that is refused breaks no promise
         error = error or ("the backend tells of an error" if end.reasons & {"error", "abort"} else None)
-        limited = end.limited if end.reasons else made >= request.sampling.max_tokens
+        limited = bool(end.reasons & LIMITED) if end.reasons else made >= request.sampling.max_tokens
         self.backend.end(request.row_id, max(0, made - self.told), error, limited=limited)

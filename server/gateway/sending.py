@@ -1,20 +1,21 @@
-"""A call's way to a backend, and all rules for sending it again: there, or to another backend where one fails before
-the answer's first byte.
-"""
+"""A call's way to a backend, and all rules for sending it again, there or elsewhere, before the answer's first byte."""
 
 import asyncio
 import re
+from contextlib import nullcontext
 
 import aiohttp
 from aiohttp import web
 
-from server.api.errors import ApiError
-from server.api.served_model import DISPATCHER
+from server.api.errors import ApiError, stream_error
+from server.api.output import sse
+from server.api.served_model import DISPATCHER, LIMITS
 from server.gateway.asking import BACKENDS, ask
 from server.gateway.backend import Backend
 from server.gateway.health import FAULTS, REFUSED
+from server.gateway.last_events import keep_alives, last_events
 from server.gateway.passage import ProxiedCall
-from server.gateway.relay import NotWhole, has_left, relay
+from server.gateway.relay import BROKE_OFF, NotWhole, has_left, relay
 from server.http.proxy import replied_headers
 
 RETRIES = 2  # a call that backends fail on could be what makes them
@@ -29,19 +30,44 @@ ERROR_FIRST = re.compile(rb'(?:event: ?error\r?\n)?data: ?\{"(?:error": ?[^n]|ty
 UNSENT = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError)
 
 
-async def send_call(request: web.Request, body: bytes, passage: ProxiedCall) -> web.StreamResponse:
+async def send_streamed(body: bytes, passage: ProxiedCall, *, progress: bool) -> web.StreamResponse:
+    """With headers and comments while it waits, and errors as events, where `progress` or a promise is asked for; then
+    raises ConnectionError only.
+    """
+    progress = progress or sse.HEADER in passage.record.asks
+    if not (passage.record.stream and (progress or passage.request.promised is not None)):
+        return await send_call(body, passage)
+    request, app = passage.asked, passage.asked.app
+    events = keep_alives(request)
+    async with sse.EventStream(request, app[LIMITS], lambda: next(events)) as stream:
+        passage.early = stream
+        notes = sse.PlaceNotes(stream, (passage.request,), app[DISPATCHER])
+        with sse.look_often(notes.look, sse.FIRST_LOOK, app[sse.LOOKS]) if progress else nullcontext():
+            try:
+                return await send_call(body, passage)
+            except ConnectionError:
+                raise
+            except Exception as failure:
+                error = stream_error(failure, request)
+        await stream.forward(last_events(request, error, first=True))
+        await stream.response.write_eof()
+        return stream.response
+
+
+async def send_call(body: bytes, passage: ProxiedCall) -> web.StreamResponse:
     """In turn; raises ApiError."""
-    settings, row, retries = request.app[BACKENDS], passage.request.row_id, 0
+    request, row, retries = passage.asked, passage.request.row_id, 0
+    settings = request.app[BACKENDS]
     while True:
-        backend = await _turn(request, passage)
+        backend = await _turn(passage)
         passage.admitted = asyncio.get_running_loop().create_future()
         passage.asking = asyncio.ensure_future(_ask(request, passage.as_stream or body, backend, passage.repeats))
         left, known = 0 if settings.no_retry else RETRIES - retries, backend.health.tried
         try:
             async with asyncio.timeout(settings.first_byte_timeout or None) as limit, await passage.asking as answer:
                 piece = await answer.content.readany()  # until here another backend may answer
-                if not _is_tried_again(request, answer, piece, backend, passage, left):
-                    return await relay(request, answer, piece, backend, passage, limit)
+                if not _is_tried_again(answer, piece, backend, passage, left):
+                    return await relay(answer, piece, backend, passage, limit)
             if backend.fault is None:
                 retries += 1
                 await asyncio.sleep(PAUSE * 2**retries)
@@ -72,9 +98,9 @@ async def send_call(request: web.Request, body: bytes, passage: ProxiedCall) -> 
             raise
 
 
-async def _turn(request: web.Request, passage: ProxiedCall) -> Backend:
+async def _turn(passage: ProxiedCall) -> Backend:
     """Raises ApiError 503 where no backend has answered for FIRST_ANSWER seconds."""
-    ports = [worker.port for worker in request.app[DISPATCHER].workers if isinstance(worker.port, Backend)]
+    ports = [worker.port for worker in passage.asked.app[DISPATCHER].workers if isinstance(worker.port, Backend)]
     left = FIRST_ANSWER
     try:
         while not (await asyncio.wait([passage.admitted], timeout=left))[0]:
@@ -87,20 +113,15 @@ async def _turn(request: web.Request, passage: ProxiedCall) -> Backend:
 
 
 def _is_tried_again(
-    request: web.Request,
-    answer: aiohttp.ClientResponse,
-    piece: bytes,
-    backend: Backend,
-    passage: ProxiedCall,
-    left: int,
+    answer: aiohttp.ClientResponse, piece: bytes, backend: Backend, passage: ProxiedCall, left: int
 ) -> bool:
     """Whether the backend is at fault and the call goes on."""
-    settings = request.app[BACKENDS]
+    app = passage.asked.app
     status = 500 if answer.status == 200 and ERROR_FIRST.match(piece) else answer.status
-    lasts = (status == 429 and settings.pass_client_keys) or (status == 503 and UNFETCHED in piece)
+    lasts = (status == 429 and app[BACKENDS].pass_client_keys) or (status == 503 and UNFETCHED in piece)
     if lasts or not backend.health.note(status):
         return False  # that key's own quota, a missing model, or the call's own fault
-    others = any(worker.serves and worker.port is not backend for worker in request.app[DISPATCHER].workers)
+    others = any(worker.serves and worker.port is not backend for worker in app[DISPATCHER].workers)
     if others:
         backend.rest(f"answers {status}", answer.headers.get("Retry-After", ""))
     return left > 0 and (others or status in FAULTS - {429}) and (passage.repeats or status in REFUSED)
@@ -132,7 +153,7 @@ async def send_at_once(request: web.Request, body: bytes) -> web.StreamResponse:
         except (aiohttp.ClientError, TimeoutError):
             if left and repeats:
                 continue
-            raise ApiError(502, "the backend broke off", code="backend_failed") from None
+            raise ApiError(502, BROKE_OFF, code="backend_failed") from None
         if left and answer.status in (FAULTS if repeats else REFUSED):
             answer.close()
             continue

@@ -49,8 +49,7 @@ class _FirstBytes:
 class InferredSlots:
     """Sends as many calls as had slots at once, and a few more to hide latency; twice as many until two waited. Where
     most wait, slots are to calls sent as the time without waits to the whole (Little's law). Doubt grows slowly: one
-    too many only waits, one too few costs throughput. Between clients, one more once in RECENT calls without
-    waiting.
+    too many only waits. Between clients, one more once in RECENT calls without waiting.
     """
 
     def __init__(self, known: int | None = None, clock: Callable[[], float] = time.monotonic) -> None:

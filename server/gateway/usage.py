@@ -35,10 +35,6 @@ class AnswerEnd:
     finished: bool  # says that it ends
     ids: tuple[str, ...]  # a response's, then its items'
 
-    @property
-    def limited(self) -> bool:
-        return bool(self.reasons & LIMITED)
-
 
 def read_end(tail: bytes, *, streams: bool) -> AnswerEnd:
     events = [*_events(tail, streams=streams)]

@@ -157,26 +157,18 @@ def tls_context(certificate: Path | None, key: Path | None) -> ssl.SSLContext | 
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.set_alpn_protocols(["http/1.1"])
     try:
-        context.load_cert_chain(certificate, key, password=_refuse)
+        context.load_cert_chain(certificate, key, password="")
     except OSError as error:  # including ssl.SSLError
-        raise ConfigError(_explain(error, certificate, key)) from None
+        files = str(certificate) if key is None else f"{certificate} and {key}"
+        reason = getattr(error, "reason", None) or error.strerror or "unknown reason"
+        remedy = "give PEM files, the certificate's chain and its key without a password, that this user may read"
+        raise ConfigError(f"--ssl-certfile/--ssl-keyfile: {files} cannot be used ({reason}): {remedy}") from None
     return context
-
-
-def _refuse() -> str:
-    return ""
-
-
-def _explain(error: OSError, certificate: Path, key: Path | None) -> str:
-    files = str(certificate) if key is None else f"{certificate} and {key}"
-    reason = getattr(error, "reason", None) or error.strerror or "unknown reason"
-    remedy = "give PEM files, the certificate's chain and its key without a password, that this user may read"
-    return f"--ssl-certfile/--ssl-keyfile: {files} cannot be used ({reason}): {remedy}"
 
 
 @contextmanager
 def reload_on_hangup(front: Front, config: FrontConfig, environ: Mapping[str, str]) -> Iterator[None]:
-    """On SIGHUP, keeping the old ones on errors; on a terminal SIGHUP ends the process. Event loop's thread only."""
+    """On SIGHUP, keeping the old ones on errors; on a terminal SIGHUP ends the process."""
     if os.isatty(0):
         yield
         return
@@ -196,7 +188,7 @@ def _reload(front: Front, config: FrontConfig, environ: Mapping[str, str]) -> No
         log.error("SIGHUP: keys and certificate stay as they were: %s", error)
         return
     if front.tls is not None and config.ssl_certfile is not None:
-        front.tls.load_cert_chain(config.ssl_certfile, config.ssl_keyfile, password=_refuse)
+        front.tls.load_cert_chain(config.ssl_certfile, config.ssl_keyfile, password="")
     front.access.keys.replace(keys)
     certificate = "no certificate" if front.tls is None else "the certificate"
     log.info("SIGHUP: read %d keys and %s anew", len(keys), certificate)

@@ -24,7 +24,6 @@ NAME = {"type": "string", "minLength": 1}
 
 MODEL = Parameter("model", "path", NAME, "one of the names in /v1/models")
 CALL = Parameter("id", "path", NAME, "an answer's id, or the X-Request-Id of its request")
-FORM = "multipart/form-data"
 RESPONSE = Parameter("id", "path", NAME, "a response's id")
 FILE = Parameter("id", "path", NAME, "a file's id")
 BATCH = Parameter("id", "path", NAME, "a batch's id")
@@ -63,7 +62,6 @@ _RESPONSE = (ResponsesBody, replies.ResponseObject, replies.ResponseEvent)
 _MESSAGE = (MessagesBody, messages.MessageObject, messages.MessageEvent, messages.MessageError)
 _COUNT = (CountBody, messages.TokenCount)
 _EMBEDDING = (embeddings.EmbeddingBody, embeddings.EmbeddingList)
-_TOKENS, _TEXT = (counting.TokenizeBody, counting.Tokens), (counting.DetokenizeBody, counting.Detokenized)
 JSONL = ("application/jsonl",)
 
 OPERATIONS = (
@@ -73,10 +71,10 @@ OPERATIONS = (
     _at("get", "/v1/responses/{id}", responses.show_response, "showResponse", replies.ResponseObject, RESPONSE),
     _at("delete", "/v1/responses/{id}", responses.delete_response, "deleteResponse", replies.DeletedResponse, RESPONSE),
     _generate("/v1/messages", generate.messages, "createMessage", *_MESSAGE, dialect=ANTHROPIC),
-    _count("/v1/messages/count_tokens", generate.count_tokens, "countMessageTokens", *_COUNT, dialect=ANTHROPIC),
+    _count("/v1/messages/count_tokens", counting.count_tokens, "countMessageTokens", *_COUNT, dialect=ANTHROPIC),
     Operation("post", "/v1/embeddings", embeddings.embeddings, "createEmbedding", *_EMBEDDING, rationed=True),
     _count("/v1/estimate", counting.estimate, "estimate", counting.AnyBody, Expectation),
-    Operation("post", "/v1/files", files.upload_file, "createFile", reply=FileObject, other_body=FORM),
+    Operation("post", "/v1/files", files.upload_file, "createFile", reply=FileObject, other_body="multipart/form-data"),
     _at("get", "/v1/files", files.list_files, "listFiles", files.FileList, *PAGE),
     _at("get", "/v1/files/{id}", files.show_file, "showFile", FileObject, FILE),
     _at("delete", "/v1/files/{id}", files.delete_file, "deleteFile", files.DeletedFile, FILE),
@@ -90,8 +88,8 @@ OPERATIONS = (
     _at("get", "/v1/requests", register.list_requests, "listRequests", RequestList, LIMIT, ROW),
     _at("get", "/v1/requests/{id}", register.show_request, "showRequest", RequestStatus, CALL, EXPLAIN),
     _at("post", "/v1/requests/{id}/cancel", register.cancel_request, "cancelRequest", RequestStatus, CALL),
-    _count("/tokenize", counting.tokenize, "tokenize", *_TOKENS),
-    _count("/detokenize", counting.detokenize, "detokenize", *_TEXT),
+    _count("/tokenize", counting.tokenize, "tokenize", counting.TokenizeBody, counting.Tokens),
+    _count("/detokenize", counting.detokenize, "detokenize", counting.DetokenizeBody, counting.Detokenized),
     Operation("get", "/metrics", metrics, "metrics", other=("text/plain",)),
     Operation("get", "/load", health.load, "load", reply=health.Load),
     Operation("get", "/health", health.health, "health", reply=health.Readiness),

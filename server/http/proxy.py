@@ -11,11 +11,9 @@ PROXYS = frozenset({"date", "server", "x-request-id"})  # set by the proxy in an
 
 # set by the proxy in requests
 REWRITTEN = frozenset(
-    {
-        *("host", "accept-encoding", "content-encoding", "x-rewrite-url", "x-method-override", "http2-settings"),
-        *("x-real-ip", "x-client-ip", "x-cluster-client-ip", "true-client-ip", "cf-connecting-ip"),
-        *("remote-user", "x-remote-user", "x-lengthwise-progress", "x-lengthwise-promise"),
-    }
+    ("host", "accept-encoding", "content-encoding", "x-rewrite-url", "x-method-override", "http2-settings")
+    + ("x-real-ip", "x-client-ip", "x-cluster-client-ip", "true-client-ip", "cf-connecting-ip")
+    + ("remote-user", "x-remote-user", "x-lengthwise-progress", "x-lengthwise-promise")
 )
 
 PREFIXES = ("proxy-", "forwarded", "x-forwarded", "x-original-", "x-http-method")

@@ -14,37 +14,26 @@ from aiohttp.typedefs import Handler
 from models.recent import Recent
 from scheduler.dispatcher import Dispatcher
 from scheduler.programs.recognizer import Recognizer
-from scheduler.serving_time.bilinear import Bilinear
-from scheduler.serving_time.profile_file import Conditions
+from scheduler.serving_time import bilinear, profile_file
 from scheduler.stream import Wakeups
-from server.access import ACCESS, HOLDER, holder_of
+from server import access, embeddings
+from server.api import health, openapi, register, ticket
 from server.api.batches.asker import ModelAsker
 from server.api.embeddings import EMBEDDER
 from server.api.errors import ApiError, error_code, error_response, errors_as_json
-from server.api.health import CREATED, LIFE, Life
-from server.api.input.ignored import HEADER as IGNORED_HEADER
-from server.api.input.ignored import IGNORED
-from server.api.input.program import PROGRAMS
-from server.api.input.structured import give_up_compiling
-from server.api.openapi import DOCUMENT, encode_document
+from server.api.input import program, refused, structured
 from server.api.operation import BY_HANDLER, NOWHERE, OPERATION, Operation
-from server.api.output.reply import SHORT_FORM
-from server.api.output.sse import LOOKS, SENT
-from server.api.pending import PENDING, PendingCalls
-from server.api.register import REGISTER, Register
+from server.api.output import reply, sse
 from server.api.responses import STORE, ResponseStore
 from server.api.served_model import DISPATCHER, LENGTHS, LIMITS, MODEL, ServedModel
-from server.api.ticket import admit
 from server.batches.batches import BATCHES, Batches, start_batches, stop_batches
 from server.config import FrontConfig, ServeConfig
 from server.dashboard.feed import FEED, NAME, Feed, close_feed
-from server.embeddings import TextEmbedder
 from server.http.front import FRONT, OPEN, Front, add_origin_headers, guard
 from server.http.operations import OPERATIONS
 from server.lengths.lengths import Lengths
-from server.observe.logs import with_fields
+from server.observe import logs, tracing
 from server.observe.metrics import METRICS, MetricsCollector
-from server.observe.tracing import TRACING, close_tracing, trace_calls
 from server.request_id import CURRENT_ID, HEADER, request_id
 
 
@@ -60,8 +49,8 @@ class FilesPlace:
 class HostMachine:
     """Conditions and, if known, the model of its speed."""
 
-    conditions: Conditions
-    model: Bilinear | None
+    conditions: profile_file.Conditions
+    model: bilinear.Bilinear | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +65,7 @@ class Service:
     responsive: Callable[[], bool] = field(default=lambda: True)  # busy executors progress
     metrics: MetricsCollector | None = None
     feed: Feed | None = None  # for the dashboard
-    embedder: TextEmbedder | None = None  # for /v1/embeddings
+    embedder: embeddings.TextEmbedder | None = None  # for /v1/embeddings
     files: FilesPlace | None = None
     machine: HostMachine | None = None  # described at startup
 
@@ -102,7 +91,7 @@ REFUSALS = ("429", "503")  # worth a retry
 
 
 def build_app(service: Service, front: Front = OPEN) -> web.Application:
-    middlewares = [one for one in MIDDLEWARES if one is not trace_calls or front.tracing is not None]
+    middlewares = [one for one in MIDDLEWARES if one is not tracing.trace_calls or front.tracing is not None]
     limits = service.limits
     app = web.Application(middlewares=middlewares, client_max_size=limits.max_body_bytes)
     parts: dict[web.AppKey[Any], Any] = {
@@ -112,21 +101,21 @@ def build_app(service: Service, front: Front = OPEN) -> web.Application:
         LIMITS: limits,
         LENGTHS: service.lengths,
         STORE: ResponseStore(limits.stored_response_bytes) if isinstance(limits, ServeConfig) else None,
-        LIFE: Life(service.responsive),
-        CREATED: int(time.time()),
-        PENDING: PendingCalls(),
-        PROGRAMS: Recognizer(),
-        LOOKS: Wakeups(),
-        REGISTER: Register(service.dispatcher),
+        health.LIFE: health.Life(service.responsive),
+        health.CREATED: int(time.time()),
+        ticket.PENDING: ticket.PendingCalls(),
+        program.PROGRAMS: Recognizer(),
+        sse.LOOKS: Wakeups(),
+        register.REGISTER: register.Register(service.dispatcher),
         EMBEDDER: service.embedder,
         METRICS: service.metrics,
-        SENT: None if service.metrics is None else service.metrics.sent.observe,
+        sse.SENT: None if service.metrics is None else service.metrics.sent.observe,
         FEED: service.feed,
-        ACCESS: front.access,
+        access.ACCESS: front.access,
         FRONT: front,
-        TRACING: front.tracing,
+        tracing.TRACING: front.tracing,
         PACE: RefusalLimiter(),
-        DOCUMENT: encode_document(service.operations),
+        openapi.DOCUMENT: openapi.encode_document(service.operations),
         BY_HANDLER: {operation.handler: operation for operation in service.operations},
         **service.parts,
     }
@@ -135,15 +124,12 @@ def build_app(service: Service, front: Front = OPEN) -> web.Application:
             app[key] = part
     if (files := service.files) is not None:
         app[BATCHES] = Batches(files.folder, files.capacity, limits.max_body_bytes, ModelAsker(app), service.slots)
-    app.on_cleanup.append(close_tracing)
-    app.add_routes(
-        [
-            getattr(web, operation.method)(operation.path, operation.handler, expect_handler=meet_expectation)
-            for operation in service.operations  # `web.get` adds HEAD
-        ]
-    )
+    app.on_cleanup.append(tracing.close_tracing)
+    for operation in service.operations:
+        route = getattr(web, operation.method)  # `web.get` adds HEAD
+        app.add_routes([route(operation.path, operation.handler, expect_handler=meet_expectation)])
     app.on_startup.append(start_batches)
-    app.on_shutdown.extend((stop_batches, close_feed, give_up_compiling))
+    app.on_shutdown.extend((stop_batches, close_feed, structured.give_up_compiling))
     app.on_response_prepare.extend((_add_headers, add_origin_headers))
     return app
 
@@ -163,9 +149,9 @@ async def _add_headers(request: web.Request, response: web.StreamResponse) -> No
     response.headers[HEADER] = request_id(request)
     if (dialect := request.get(OPERATION, NOWHERE).dialect) is not None:
         response.headers[dialect.id_header] = request_id(request)
-    response.headers.update(request.get(SHORT_FORM, {}))
-    if names := IGNORED.get():
-        response.headers[IGNORED_HEADER] = ", ".join(names)
+    response.headers.update(request.get(reply.SHORT_FORM, {}))
+    if names := refused.IGNORED.get():
+        response.headers[refused.IGNORED_HEADER] = ", ".join(names)
 
 
 @web.middleware
@@ -174,7 +160,7 @@ async def log_requests(request: web.Request, handler: Handler) -> web.StreamResp
     start = time.monotonic()
     status = "client gone"
     CURRENT_ID.set(request_id(request))
-    IGNORED.set([])
+    refused.IGNORED.set([])
     request[OPERATION] = request.app[BY_HANDLER].get(request.match_info.handler, NOWHERE)
     try:
         response = await handler(request)
@@ -190,9 +176,9 @@ def _log_end(request: web.Request, status: str, seconds: float) -> None:
     path = request.rel_url.raw_path  # percent-encoded, so without line breaks
     level = logging.DEBUG if path.startswith(QUIET) else logging.INFO
     milliseconds = round(seconds * 1000)
-    caller, code = holder_of(request), error_code(request)
+    caller, code = access.holder_of(request), error_code(request)
     line = f"{request.method} {path} {status} {milliseconds} ms {request_id(request)}"
-    fields = with_fields(
+    fields = logs.with_fields(
         method=request.method, path=path, status=status, duration_ms=milliseconds, caller=caller, error=code
     )
     log.log(level, "%s%s", line, f" by {caller}" if caller else "", extra=fields)
@@ -232,9 +218,10 @@ PACE = web.AppKey("pace", RefusalLimiter)
 
 
 async def _pace(request: web.Request) -> None:
-    dispatcher, sender = request.app[DISPATCHER], request.get(HOLDER) or request.remote or ""
+    dispatcher, sender = request.app[DISPATCHER], request.get(access.HOLDER) or request.remote or ""
     if dispatcher.table.requests_running:
         await sleep(request.app[PACE].wait(sender, dispatcher.now()))
 
 
-MIDDLEWARES = (log_requests, trace_calls, errors_as_json, guard, admit)  # outermost first: refusals before reading
+# outermost first: refusals before reading
+MIDDLEWARES = (log_requests, tracing.trace_calls, errors_as_json, guard, ticket.admit)

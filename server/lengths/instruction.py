@@ -40,7 +40,8 @@ def split_text(text: str, how: InstructionSplit) -> SplitPrompt:
     if how is InstructionSplit.SYSTEM:
         return SplitPrompt("", text.strip())
     lines = text.strip().splitlines()
-    end = 1 if how is InstructionSplit.FIRST_LINE else _first_blank(lines)
+    blank = next((place for place, line in enumerate(lines) if not line.strip()), len(lines))
+    end = 1 if how is InstructionSplit.FIRST_LINE else blank
     if end >= len(lines):
         return SplitPrompt("", text.strip())
     return SplitPrompt("\n".join(lines[:end]).strip(), "\n".join(lines[end:]).strip())
@@ -51,7 +52,3 @@ def split_by(instruction: str, contents: Sequence[str]) -> SplitPrompt:
     given, whole = instruction.strip(), "\n".join(contents)
     before, _, after = whole.partition(given) if given else (whole, "", "")
     return SplitPrompt(given, f"{before}{after}".strip())
-
-
-def _first_blank(lines: Sequence[str]) -> int:
-    return next((place for place, line in enumerate(lines) if not line.strip()), len(lines))

@@ -14,7 +14,7 @@ import numpy as np
 from engine.messages import REPETITION, FinishReason
 from engine.sampling.params import SamplingParams
 from models.catalog.catalog import default_cache
-from scheduler.clock import Clock, background
+from scheduler.clock import MonotonicClock, background
 from scheduler.journal.file import ANSWERED, JournalError, RequestEntry, read
 from scheduler.journal.writer import Journal, JournalBounds
 from scheduler.learner import Lesson, Submit, inline
@@ -162,17 +162,12 @@ class PredictorContext:
 
 
 async def open_recorded_lengths(
-    stack: AsyncExitStack,
-    config: FrontConfig,
-    model: str,
-    features: TokenFeatures,
-    clock: Clock,
-    context: PredictorContext,
+    stack: AsyncExitStack, config: FrontConfig, model: str, features: TokenFeatures, context: PredictorContext
 ) -> Lengths:
     """Until the stack is left."""
     journal = open_journal(stack, config)
     known = [] if journal is None else await asyncio.to_thread(_served_before, journal.path, model)
-    forest = OnlineForest(features, context.submit, clock, known, context.fit)
+    forest = OnlineForest(features, context.submit, MonotonicClock(), known, context.fit)
     await forest.wait_for_first()
     lengths = Lengths(config, model, journal, learning=forest if config.learning_interval else None)
     return await connect(stack, lengths, forest, context)

@@ -10,7 +10,7 @@ from pathlib import Path
 from models.catalog.catalog import Catalog, CatalogError, default_cache
 from models.errors import UserError
 from models.proxy.network import read_manifest
-from scheduler.clock import Clock, background
+from scheduler.clock import MonotonicClock, background
 from scheduler.length.cache import CAPACITY, CachedPredictor, LengthCache
 from scheduler.length.forest import Manifest
 from scheduler.length.learning import Learning
@@ -89,16 +89,12 @@ async def open_predictor(
 
 
 async def open_lengths(
-    stack: AsyncExitStack,
-    config: ServeConfig,
-    process: PredictorProcess | None,
-    clock: Clock,
-    context: PredictorContext,
+    stack: AsyncExitStack, config: ServeConfig, process: PredictorProcess | None, context: PredictorContext
 ) -> Lengths:
     """Waits until the predictor is ready or failed; runs until the stack is left."""
     model, length = model_key(config.model), choose_predictor(config)
     if process is None and context.token_features is not None:
-        return await open_recorded_lengths(stack, config, model, context.token_features, clock, context)
+        return await open_recorded_lengths(stack, config, model, context.token_features, context)
     lengths = Lengths(config, model, open_journal(stack, config), knows=length is Length.ORACLE)
     if process is None:
         return lengths
@@ -107,7 +103,7 @@ async def open_lengths(
         if training is None and config.learning_interval:
             log.info("there is no forest yet: lengths are guessed from earlier answers until one has grown")
         if config.learning_interval:
-            lengths.learning = learning = Learning(process.train, clock, training, config.learning_interval)
+            lengths.learning = learning = Learning(process.train, MonotonicClock(), training, config.learning_interval)
             await stack.enter_async_context(background(learning.run(), "length learning"))
     if size := cache_size(config, KINDS[length]):
         lengths.cached = CachedPredictor(process, process.embed, LengthCache(size))

@@ -25,46 +25,15 @@ HISTOGRAMS: Mapping[str, Mapping[str, str]] = FAMILIES["histograms"]  # by name 
 GOOD = (FinishReason.STOP, FinishReason.LENGTH)
 FAILURES = (*Failure, FinishReason.ERROR, "cancelled")
 
-REASONS = (
-    "deadline_unreachable",
-    "executor_failed",
-    "promise_refused",
-    "queue_full",
-    "rate_limit_exceeded",
-    "server_shutting_down",
-    "too_many_large_bodies",
-)
-
-LABELS: Mapping[str, Mapping[str, Iterable[str]]] = {
+ENUMERATED: Mapping[str, Mapping[str, Iterable[str]]] = {
     "vllm:request_success": {"finished_reason": GOOD},
     "lengthwise:request_failure": {"kind": FAILURES},
-    "vllm:admission_rejections": {"reason": REASONS},
-    "lengthwise:http_responses": {"method": (), "route": (), "status": ()},
-    "lengthwise:client_service_tokens": {"client": ("all",)},
-    "lengthwise:pad_tokens": {"phase": ("prefill", "decode")},
-    "lengthwise:executor_busy_seconds": {"executor": ()},
     "lengthwise:handed_back_rows": {"cause": Cause, "kv": ("kept", "dropped")},
-    "lengthwise:predicted_intervals": {"inside": ("true", "false")},
-    "lengthwise:eta_answers": {"interval": ("inside", "below", "above")},
-    "lengthwise:promises": {"kept": ("true", "false"), "asked": ("true", "false")},
-}  # values known beforehand start at 0
+}
+LABELS: Mapping[str, Mapping[str, Iterable[str]]] = FAMILIES["labels"] | ENUMERATED  # known values start at 0
 
-SPANS: Mapping[str, tuple[str, str]] = {
-    "vllm:request_queue_time_seconds": ("arrival", "started"),
-    "vllm:e2e_request_latency_seconds": ("arrival", "end"),
-    "vllm:request_inference_time_seconds": ("started", "end"),
-    "vllm:request_prefill_time_seconds": ("started", "first_token"),
-    "vllm:request_decode_time_seconds": ("first_token", "end"),
-}  # between moments in Times
-
-TALLIED: tuple[tuple[str, str, Mapping[str, str]], ...] = (
-    ("prompt", "vllm:prompt_tokens", {}),
-    ("generated", "vllm:generation_tokens", {}),
-    ("pad", "lengthwise:pad_tokens", {"phase": "prefill"}),
-    ("pad_reads", "lengthwise:pad_tokens", {"phase": "decode"}),
-    ("reads", "lengthwise:decode_reads", {}),
-    ("invalid", "lengthwise:invalid_tokens", {}),
-)
+SPANS: Mapping[str, tuple[str, str]] = FAMILIES["spans"]  # between moments in Times
+TALLIED: Sequence[tuple[str, str, Mapping[str, str]]] = FAMILIES["tallied"]  # by field of a StepStats
 
 
 class Registry(CollectorRegistry):

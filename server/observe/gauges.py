@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from operator import attrgetter
@@ -29,9 +29,6 @@ from server.version import VERSION
 log = logging.getLogger(__name__)
 
 KINDS: Mapping[str, type[Gauge] | type[Counter]] = {"gauge": Gauge, "counter": Counter}
-Reading = Callable[[Worker], float]
-
-STEP_AGE = "Seconds since the executor's last report while it has work, else 0."
 
 
 @dataclass(eq=False, slots=True)
@@ -58,16 +55,14 @@ class Gauges(Collector):
             part, _, attribute = path.partition(".")
             if parts[part] is not None:
                 yield KINDS[kind](name, text, getattr(parts[part], attribute))
-        tokens = sum(len(one.prompt) for one in chain(self.dispatcher.waiting, self.dispatcher.table.not_begun))
-        yield Gauge("lengthwise:waiting_prompt_tokens", "Prompt tokens of the requests that wait.", tokens)
+        waiting = chain(self.dispatcher.waiting, self.dispatcher.table.not_begun)
+        yield _family(Gauge, "lengthwise:waiting_prompt_tokens", sum(len(one.prompt) for one in waiting))
         if (front := self.lengths.front) is not None:
             sources = [({"source": str(source)}, float(count)) for source, count in front.sources.items()]
-            yield _family(Counter, "lengthwise:predictions", "Length predictions, by what made them.", sources)
-        if (store := self.store) is not None:
-            text = "Preempted sequences whose KV cache is in host memory."
-            yield Gauge("lengthwise:host_memory_rows", text, len(store))
-        text = "Log lines dropped because nobody read the log."
-        yield Counter("lengthwise:log_lines_dropped", text, count_dropped())
+            yield _family(Counter, "lengthwise:predictions", sources)
+        if self.store is not None:
+            yield _family(Gauge, "lengthwise:host_memory_rows", len(self.store))
+        yield _family(Counter, "lengthwise:log_lines_dropped", count_dropped())
         yield from self._order()
         yield from self._executors()
 
@@ -90,31 +85,24 @@ class Gauges(Collector):
     def _order(self) -> Iterator[Metric]:
         if (means := self.dispatcher.waits.by_arrival) is None:
             return
-        latency = "Mean seconds from arrival to the last token"
-        for name, text, served, by_arrival in (
-            ("latency", latency, means.latency, means.latency_by_arrival),
-            ("normalized_latency", f"{latency} / tokens", means.normalized, means.normalized_by_arrival),
+        for name, served, by_arrival in (
+            ("latency", means.latency, means.latency_by_arrival),
+            ("normalized_latency", means.normalized, means.normalized_by_arrival),
         ):
             values = [({"order": "served"}, served), ({"order": "arrival"}, by_arrival)]
-            text = f"{text}, of the latest answers: as served, and replayed in order of arrival."
-            yield _family(Gauge, f"lengthwise:order_{name}_seconds", text, values)
-        text = "Most seconds that one of the latest answers ended later than in order of arrival, as replayed."
-        yield Gauge("lengthwise:order_latest_seconds", text, means.latest)
+            yield _family(Gauge, f"lengthwise:order_{name}_seconds", values)
+        yield _family(Gauge, "lengthwise:order_latest_seconds", means.latest)
 
     def _executors(self) -> Iterator[Metric]:
         info = {"version": VERSION, "strategy": self.lengths.config.strategy}
-        text = "Always 1; the labels are the version and the strategy."
-        yield _family(Gauge, "lengthwise:info", text, [(info, 1.0)])
-        capacity = sum(worker.info.capacity_tokens for worker in self.dispatcher.workers)
-        blocks = {"block_size": str(CHUNK), "num_gpu_blocks": str(capacity // CHUNK)}
-        text = "Always 1; the labels are the tokens of a KV cache block, and the number of blocks."
-        yield _family(Gauge, "vllm:cache_config_info", text, [(blocks, 1.0)])
+        yield _family(Gauge, "lengthwise:info", [(info, 1.0)])
         workers = self.dispatcher.workers
-        listed = FAMILIES["executors"].items()
-        gauges: list[tuple[str, Reading, str]] = [(name, attrgetter(path), text) for path, (name, text) in listed]
-        for name, read, text in (*gauges, ("step_age_seconds", self._age, STEP_AGE)):
-            values = [({"executor": str(worker.index)}, float(read(worker))) for worker in workers]
-            yield _family(Gauge, f"lengthwise:{name}", text, values)
+        capacity = sum(worker.info.capacity_tokens for worker in workers)
+        blocks = {"block_size": str(CHUNK), "num_gpu_blocks": str(capacity // CHUNK)}
+        yield _family(Gauge, "vllm:cache_config_info", [(blocks, 1.0)])
+        for path, (name, text) in FAMILIES["executors"].items():
+            yield _family(Gauge, f"lengthwise:{name}", _by_executor(attrgetter(path), workers), text)
+        yield _family(Gauge, "lengthwise:step_age_seconds", _by_executor(self._age, workers))
 
     def _age(self, worker: Worker) -> float:
         if worker.lost or not worker.requests:
@@ -123,9 +111,17 @@ class Gauges(Collector):
         return max(0.0, self.dispatcher.now() - max(given, self.metrics.reported.get(worker.index, given)))
 
 
-def _family(
-    kind: type[Gauge] | type[Counter], name: str, text: str, values: Sequence[tuple[Mapping[str, str], float]]
-) -> Metric:
+Values = Sequence[tuple[Mapping[str, str], float]]  # with labels
+
+
+def _by_executor(read: Callable[[Worker], float], workers: Iterable[Worker]) -> Values:
+    return [({"executor": str(worker.index)}, float(read(worker))) for worker in workers]
+
+
+def _family(kind: type[Gauge] | type[Counter], name: str, values: Values | float, text: str = "") -> Metric:
+    text = text or FAMILIES["single"][name]
+    if not isinstance(values, Sequence):
+        return kind(name, text, values)
     family = kind(name, text, labels=list(values[0][0]) if values else ())
     for labels, value in values:
         family.add_metric(list(labels.values()), value)

@@ -1,4 +1,4 @@
-"""Log lines that cost no service when nobody reads them or clients cause floods. In systemd's journal they carry a
+"""Log lines that cost no service when unread or flooded. In systemd's journal they carry a
 severity (sd-daemon(3)) and no time.
 """
 

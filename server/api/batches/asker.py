@@ -14,6 +14,7 @@ from server.api.embeddings import EmbeddingBody, embed
 from server.api.errors import ApiError, error_body, internal_error, invalid
 from server.api.generate import CHAT, COMPLETION, Endpoint
 from server.api.input.body import decode
+from server.api.input.prompts import read_prompts
 from server.api.output.answer import gather_answers
 from server.api.output.call import open_call
 from server.api.output.reply import encode
@@ -23,7 +24,7 @@ from server.batches.batch import LineReply
 
 log = logging.getLogger(__name__)
 
-LINE_LOGPROBS = 2**16  # of a line, fewer than of a call: its answer is held whole in memory
+LINE_LOGPROBS = 2**16  # of a line: its answer is held whole in memory
 
 LATER = (429, 503)  # retried statuses
 
@@ -81,7 +82,7 @@ class ModelAsker:
                 raise invalid(field, f"{reason}; leave it out")
         name, arrival = model_name(given.model, model), app[DISPATCHER].now()
         body = msgspec.structs.replace(given, priority=BACKGROUND)
-        prompts = await kind.prompts(body, model)
+        prompts = await read_prompts(body, model)
         app[ACCESS].quota.count_answers(share, (body.n or 1) * len(prompts))
         call_id = f"{kind.prefix}{secrets.token_hex(16)}"
         record = Record(call_id, holder, request_id, endpoint, name, False, arrival, client=holder or "")

@@ -21,10 +21,9 @@ from server.api.input.messages import MessagesBody
 from server.api.input.program import PROGRAMS, read_signs
 from server.api.input.promise import HEADER, read_header
 from server.api.input.schema import GenerationBody
-from server.api.pending import PENDING
 from server.api.register import Record
 from server.api.served_model import LIMITS, MODEL, model_name
-from server.api.ticket import TICKET
+from server.api.ticket import PENDING, TICKET
 from server.config import FrontConfig
 
 LARGE = 64 * 1024  # bytes from which on a body is parsed off the event loop
@@ -46,7 +45,7 @@ G = TypeVar("G", bound=GenerationBody | MessagesBody)
 
 
 async def read_call(request: web.Request, schema: type[G], prefix: str) -> tuple[G, Record]:
-    """The body and its call's record, whose id begins with `prefix`. Raises ApiError 400, 404, 408, 413 or 429."""
+    """With the record, whose id begins with `prefix`. Raises ApiError 400, 404, 408, 413 or 429."""
     app = request.app
     async with hold_body(request) as raw:
         request[TICKET].count_answers(1)
@@ -83,7 +82,7 @@ async def hold_body(request: web.Request) -> AsyncIterator[bytes]:
 
 
 async def decode(raw: bytes, schema: type[T], app: web.Application) -> T:
-    """Large texts are parsed in a thread, after check_parts. Raises ApiError 400."""
+    """Large texts in a thread. Raises ApiError 400."""
     if len(raw) < LARGE:
         return parse(raw, schema)
     return await app[MODEL].run_in_thread(parse, raw, schema)
@@ -192,7 +191,7 @@ def _diagnosis(raw: bytes, error: Exception) -> str:
     return "nested too deeply" if isinstance(error, RecursionError) else str(error)
 
 
-# numbers and strings, possessive (`*+`) so that unterminated quotes take linear time
+# possessive (`*+`), so that unterminated quotes take linear time
 _NUMBER = re.compile(rb'"(?:[^"\\]|\\.)*+"?|-?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?', re.DOTALL)
 
 

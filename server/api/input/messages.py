@@ -10,8 +10,7 @@ from msgspec import Meta
 from models.network.generation_config import Temperature, TokenCount, TopK, TopP
 from server.api.errors import invalid
 from server.api.input import schema as chat
-from server.api.input.ignored import ignore, is_own
-from server.api.input.refused import ABSENT, is_given, refuse_asked, required
+from server.api.input.refused import ABSENT, ignore, is_given, is_own, refuse_asked, required
 from server.api.input.turns import join_content, join_past, read_past
 
 
@@ -164,7 +163,8 @@ def _turns(role: chat.Role, messages: Iterable[tuple[int, InputMessage]]) -> Ite
                     results = True
                     yield _result(block, where)
                 case "assistant", "tool_use":
-                    calls.append(_call(block, where))
+                    name, id_ = required(block.name, f"{where}.name"), required(block.id, f"{where}.id")
+                    calls.append(chat.PastCall(chat.PastFunction(name, block.input), id_))
                 case "assistant", "thinking":
                     thoughts.append(block.thinking or "")
                 case "assistant", kind:
@@ -176,11 +176,6 @@ def _turns(role: chat.Role, messages: Iterable[tuple[int, InputMessage]]) -> Ite
     said = "\n\n".join(filter(None, texts))
     if said or not results:
         yield chat.Message(role, said, tool_calls=calls or None, reasoning_content="".join(thoughts) or None)
-
-
-def _call(block: Block, path: str) -> chat.PastCall:
-    name, id_ = required(block.name, f"{path}.name"), required(block.id, f"{path}.id")
-    return chat.PastCall(chat.PastFunction(name, block.input), id_)
 
 
 def _result(block: Block, path: str) -> chat.Message:

@@ -1,4 +1,4 @@
-"""Signs of the program that sent a call, from body and headers; without a tokenizer, for server and gateway."""
+"""Signs of the program that sent a call; without a tokenizer, for server and gateway."""
 
 import re
 from collections.abc import Iterator, Mapping

@@ -1,4 +1,4 @@
-"""Promises that a call asks for, in its body or a header, and moments as clients read them."""
+"""Promises in a body or a header, and moments as clients read them."""
 
 import time
 from collections.abc import Mapping

@@ -39,9 +39,11 @@ class Prompt:
     tools: Toolbox = NO_TOOLS
 
 
-async def chat_prompts(body: ChatBody, model: ServedModel, scope: str | None = None) -> list[Prompt]:
-    """Through the model's chat template; raises ApiError 400. `scope`: whose texts are remembered together."""
+async def read_prompts(body: TextBody, model: ServedModel, scope: str | None = None) -> list[Prompt]:
+    """Raises ApiError 400. `scope`: whose texts are remembered together."""
     refuse_foreign(body)
+    if isinstance(body, CompletionBody):
+        return await _completion_prompts(body, model)
     asks_tools = bool(body.tools) or body.tool_choice is not None
     tools = await model.run_in_thread(toolbox, body, closed=model.settings.close_schemas) if asks_tools else NO_TOOLS
     grammar = await constraint(body, model, tools) if tools.must_call or form_of(body) != NO_FORM else None
@@ -128,9 +130,7 @@ def render_chat(
     raise invalid("messages", str(refusal))
 
 
-async def completion_prompts(body: CompletionBody, model: ServedModel) -> list[Prompt]:
-    """Raises ApiError 400."""
-    refuse_foreign(body)
+async def _completion_prompts(body: CompletionBody, model: ServedModel) -> list[Prompt]:
     if body.best_of is not None and body.best_of != (body.n or 1):
         raise invalid("best_of", "only the value of n is supported", "unsupported")
     grammar = await constraint(body, model) if form_of(body) != NO_FORM else None

@@ -1,8 +1,10 @@
-"""Fields kept as raw JSON, bounded in size and depth, and unsupported fields, which are refused rather than ignored
-where they would change an answer.
+"""Raw JSON, bounded in size and depth; unsupported fields, refused where they would change an answer, else ignored and
+named in a response header.
 """
 
-from collections.abc import Mapping
+import re
+from collections.abc import Container, Mapping
+from contextvars import ContextVar
 from itertools import chain
 from typing import Annotated, Any, TypeVar, get_type_hints
 
@@ -79,6 +81,27 @@ def refuse_asked(*fields: tuple[str, object, str]) -> None:
     for name, asks, reason in fields:
         if asks:
             raise invalid(name, reason, "unsupported")
+
+
+IGNORED_HEADER = "x-lengthwise-ignored"
+MOST_IGNORED = 32  # that fit into the header
+
+# of the running request; None for lines of a batch
+IGNORED: ContextVar[list[str] | None] = ContextVar("ignored", default=None)
+
+
+def ignore(path: str, kind: str) -> None:
+    """Name the path, of the client's kind."""
+    names, name = IGNORED.get(), re.sub(r"[^\w.\[\]-]", "", f"{path}.{kind[:64]}", flags=re.ASCII)
+    if names is not None and name not in names and len(names) < MOST_IGNORED:
+        names.append(name)
+
+
+def is_own(kind: str | None, own: Container[str | None], path: str) -> bool:
+    """Any other kind is ignored."""
+    if kind not in own:
+        ignore(path, kind or "")
+    return kind in own
 
 
 T = TypeVar("T")

@@ -9,8 +9,7 @@ from msgspec import Meta
 from models.network.generation_config import TokenCount
 from server.api.errors import invalid
 from server.api.input import schema as chat
-from server.api.input.ignored import ignore, is_own
-from server.api.input.refused import ABSENT, is_given, refuse_asked, required
+from server.api.input.refused import ABSENT, ignore, is_given, is_own, refuse_asked, required
 from server.api.input.turns import join_content, join_past, read_past
 
 LOGPROBS = "message.output_text.logprobs"  # in `include`

@@ -1,6 +1,4 @@
-"""The answers that a body asks for: sampling, bounds, seeds and predicted lengths; checks that need the model or
-several fields.
-"""
+"""A body's answers: sampling, bounds, seeds, predicted lengths; checks that need the model or several fields."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
@@ -16,7 +14,7 @@ from engine.sampling.params import SamplingParams
 from scheduler.length.features import LengthQuery
 from scheduler.length.oracle import NoReplay
 from scheduler.length.prediction import Prediction
-from scheduler.submission import Known
+from scheduler.submission import Known, Submission
 from server.api.errors import ApiError, invalid
 from server.api.input.prompts import Prompt, check_ids
 from server.api.input.schema import MAX_CHOICES, ChatBody, CompletionBody, TextBody
@@ -26,15 +24,12 @@ MAX_LOGPROBS = 2**20  # of a call, alternatives included
 
 
 @dataclass(frozen=True, slots=True)
-class WantedAnswers:
-    """Answers to one prompt."""
-
+class WantedAnswer:
     prompt: Prompt
-    sampling: Sequence[SamplingParams]  # of each
-    query: LengthQuery  # for length prediction
+    query: LengthQuery
     prediction: Prediction | None
-    tokens: int  # prompt and answer, as foreseen
-    known: Known  # further arguments of `submit` and `estimate`
+    tokens: int  # of prompt and answer, as foreseen
+    submission: Submission
 
 
 @asynccontextmanager
@@ -44,15 +39,16 @@ async def foresee(
     app: web.Application,
     client: str,
     holder: str | None,
+    more: Known,
     *,
     most: int = MAX_LOGPROBS,
     seeded: bool = True,
-) -> AsyncIterator[list[WantedAnswers]]:
-    """With predicted lengths; leaving drops pending predictions. Raises ApiError 400."""
+) -> AsyncIterator[list[WantedAnswer]]:
+    """With predicted lengths, and `more` that is known; leaving drops pending predictions. Raises ApiError 400."""
     model, salt = app[MODEL], body.cache_salt
     scope = length_scope(holder, salt) if holder or salt else ""
     cache = "" if model.settings.prefix_cache_shared else holder or ""
-    known = Known(priority=body.priority or 0, client=client, cache_scope=f"{cache} {salt}" if salt else cache)
+    known = Known(priority=body.priority or 0, client=client, cache_scope=f"{cache} {salt}" if salt else cache) | more
 
     chosen = list_sampling(body, prompts, model, most, seeded=seeded)
     queries = [
@@ -63,14 +59,14 @@ async def foresee(
         asyncio.ensure_future(app[LENGTHS].predict(query, own[0])) for query, own in zip(queries, chosen, strict=True)
     ]
     try:
-        wanted = list[WantedAnswers]()
-        for prompt, own, query, prediction in zip(prompts, chosen, queries, await asyncio.gather(*asked), strict=True):
+        wanted = list[WantedAnswer]()
+        for prompt, own, query, told in zip(prompts, chosen, queries, await asyncio.gather(*asked), strict=True):
             length, expected = Known(), query.max_tokens
-            if prediction is not None:
-                length = Known(predicted_length=prediction.length, distribution=prediction.distribution)
-                expected = min(expected, int(prediction.length))
-            tokens = (len(prompt.ids) + expected) * len(own)
-            wanted.append(WantedAnswers(prompt, own, query, prediction, tokens, known | length))
+            if told is not None:
+                length = Known(predicted_length=told.length, distribution=told.distribution)
+                expected = min(expected, int(told.length))
+            tokens = len(prompt.ids) + expected
+            wanted += [WantedAnswer(prompt, query, told, tokens, (prompt.ids, one, known | length)) for one in own]
         yield wanted
     except NoReplay as error:
         raise invalid("replay_tokens", str(error)) from None

@@ -1,6 +1,4 @@
-"""Compiles the grammar of an answer from response_format, structured_outputs and tools, so that a bad one is the
-client's error; each schema in a Lark grammar stands by itself, which keeps its references valid.
-"""
+"""Compiles an answer's grammar; each schema in a Lark grammar stands by itself, which keeps its references valid."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -16,8 +14,7 @@ from engine.sampling.grammar import WHITESPACE, Compiled, GrammarsFull
 from engine.sampling.json_schema import close_schema
 from engine.sampling.params import Grammar, GrammarKind
 from server.api.errors import ApiError, busy, invalid
-from server.api.input.ignored import ignore
-from server.api.input.refused import Foreign, is_given, read_json
+from server.api.input.refused import Foreign, ignore, is_given, read_json
 from server.api.input.schema import ChatBody, OtherWords, ResponseFormat, StructuredOutputs, TextBody
 from server.api.input.tools import BETWEEN, CALL_TAIL, NO_TOOLS, Toolbox, call_head
 from server.api.served_model import MODEL, ServedModel
@@ -173,18 +170,17 @@ def _of_json(schema: Any, path: str, *, lenient: bool, closed: bool) -> Grammar:
 
 def calls_grammar(tools: Toolbox, answer: Grammar | None = None) -> Grammar:
     """One or more calls, or an answer of its own schema."""
-    return Grammar(GrammarKind.LARK, "\n".join(_lines(tools, answer)))
-
-
-def _lines(tools: Toolbox, answer: Grammar | None) -> Iterator[str]:
-    yield CALLS if answer is None else f"{CALLS} | answer"
-    yield f"calls: call ({_quoted(BETWEEN)} call)*" if tools.parallel else "calls: call"
     heads = " | ".join(f"{_quoted(call_head(tool.name))} arguments_{place}" for place, tool in tools.callable)
-    yield f"call: ({heads}) {_quoted(CALL_TAIL)}"
-    for place, tool in tools.callable:
-        yield f"arguments_{place}: %json {_schema(dict(tool.parameters, type='object'), tool.lenient)}"
+    rules = [
+        CALLS if answer is None else f"{CALLS} | answer",
+        f"calls: call ({_quoted(BETWEEN)} call)*" if tools.parallel else "calls: call",
+        f"call: ({heads}) {_quoted(CALL_TAIL)}",
+    ]
+    schemas = {f"arguments_{at}": (dict(one.parameters, type="object"), one.lenient) for at, one in tools.callable}
     if answer is not None:
-        yield f"answer: %json {_schema(orjson.loads(answer.text), answer.lenient)}"
+        schemas["answer"] = orjson.loads(answer.text), answer.lenient
+    rules += [f"{name}: %json {_schema(*schema)}" for name, schema in schemas.items()]
+    return Grammar(GrammarKind.LARK, "\n".join(rules))
 
 
 def _schema(schema: Mapping[str, Any], lenient: bool) -> str:

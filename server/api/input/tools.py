@@ -1,6 +1,4 @@
-"""The tools of a chat request, and conversations with tools for chat templates with and without support; the latter get
-them as text.
-"""
+"""The tools of a chat request, and conversations with tools, as text for templates without support."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

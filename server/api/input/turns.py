@@ -7,8 +7,7 @@ from typing import Any
 import msgspec
 
 from server.api.errors import invalid
-from server.api.input.ignored import ignore
-from server.api.input.refused import is_deep, required
+from server.api.input.refused import ignore, is_deep, required
 from server.api.input.schema import TEXTS, Content, Message, PastCall
 from server.api.input.tools import Turn
 

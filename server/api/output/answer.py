@@ -1,8 +1,5 @@
-"""Prompts -> the HTTP response with their answers, whole or streamed. Words make bodies and events; items, texts and
-calls, open, grow and close.
-"""
+"""Answers -> the HTTP response, whole or streamed."""
 
-import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext, suppress
@@ -15,8 +12,8 @@ from aiohttp import web
 
 from engine.messages import FinishReason, RowUpdate
 from scheduler.stream import Shortcut, join_updates
-from server.api.errors import ApiError, internal_error
-from server.api.input.prompts import Prompt
+from server.api.errors import ApiError, stream_error
+from server.api.input.prompts import read_prompts
 from server.api.input.sampling import cut_header
 from server.api.input.schema import ChatBody, TextBody
 from server.api.output import sse
@@ -26,9 +23,6 @@ from server.api.output.reply import SHORT_FORM, expectation_of, headers_of
 from server.api.register import CALL, REGISTER, Record
 from server.api.served_model import DISPATCHER, LIMITS, MODEL, ServedModel
 from server.api.ticket import TICKET
-from server.request_id import request_id
-
-log = logging.getLogger(__name__)
 
 
 class Words(ABC):
@@ -65,12 +59,11 @@ class Words(ABC):
 Wording = Callable[[Call, Any, ServedModel], Words]  # `Any`: the call's body
 
 
-async def respond(
-    request: web.Request, record: Record, body: TextBody, prompts: Sequence[Prompt], wording: Wording
-) -> web.StreamResponse:
+async def respond(request: web.Request, record: Record, body: TextBody, wording: Wording) -> web.StreamResponse:
     """Raises ApiError until the answer begins."""
-    ticket, app, answers = request[TICKET], request.app, (body.n or 1) * len(prompts)
-    if answers > 1:
+    ticket, app = request[TICKET], request.app
+    prompts = await read_prompts(body, app[MODEL], f"{record.client} {body.cache_salt}")
+    if (answers := (body.n or 1) * len(prompts)) > 1:
         ticket.count_answers(answers)
     request[CALL] = record.id
     with app[REGISTER].enter(record):
@@ -123,11 +116,8 @@ async def _send(stream: sse.EventStream, request: web.Request, call: Call, words
         await stream.send(words.closing())
     except ConnectionError:
         raise
-    except ApiError as error:
-        await stream.send([words.failed(error)])
-    except Exception:
-        log.exception("request %s failed in its stream", request_id(request))
-        await stream.send([words.failed(internal_error(request_id(request)))])
+    except Exception as failure:
+        await stream.send([words.failed(stream_error(failure, request))])
     if words.end_marker:
         await stream.forward(sse.DONE)
 

@@ -1,4 +1,4 @@
-"""One client's call: its requests begin together, and none survives its end, failure or disconnection."""
+"""One client's call; no request survives its end, failure or disconnection."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -106,23 +106,19 @@ class Call:
 async def open_call(
     body: TextBody, prompts: Sequence[Prompt], app: web.Application, record: Record, most: int = MAX_LOGPROBS
 ) -> AsyncIterator[Call]:
-    """Submit a body's answers, with `most` log-probabilities in all; leaving cancels them. Raises ApiError 400, 429,
-    499 or 503.
-    """
+    """With `most` log-probabilities in all; leaving cancels it. Raises ApiError 400, 429, 499 or 503."""
     dispatcher, holder, answers = app[DISPATCHER], record.caller, list[Answer]()
     promise = Known() if body.promise is None else ask_for(body.promise, record.arrival, dispatcher.now())
     deadline = None if body.deadline_ms is None else record.arrival + body.deadline_ms / 1000
     try:
         # Nothing is submitted for a client that leaves meanwhile.
-        async with foresee(body, prompts, app, record.client, holder, most=most) as wanted:
+        known: Known = {**promise, "deadline": deadline, "program": record.program}
+        async with foresee(body, prompts, app, record.client, holder, known, most=most) as wanted:
             record.check()
             check_tokens(sum(one.tokens for one in wanted), app[LIMITS], dispatcher)
-            known: Known = {**promise, "deadline": deadline, "program": record.program}
-            each = [(one, sampling) for one in wanted for sampling in one.sampling]
-            asked = [(one.prompt.ids, sampling, one.known | known) for one, sampling in each]
-            lengths = [(one.query, one.prediction) for one, _ in each]
-            record.requests = tuple(submit(app, record, asked, lengths))
-            for (one, _), request in zip(each, record.requests, strict=True):
+            rows = [(one.submission, one.query, one.prediction) for one in wanted]
+            record.requests = tuple(submit(app, record, rows))
+            for one, request in zip(wanted, record.requests, strict=True):
                 reader = reader_of(one.prompt.tools, guaranteed=one.prompt.grammar is not None)
                 answers.append(Answer(len(answers), one.prompt, request, reader))
             call = Call(tuple(answers), record, dispatcher, is_scoring(body))

@@ -126,7 +126,7 @@ def _finish_reason(part: Part) -> ChatFinish | None:
 
 
 def _deltas(answer: Answer, pieces: Sequence[Piece]) -> list[Delta]:
-    """Text, then calls, one delta at least; the role comes first, so that the first event is the first token."""
+    """One at least; the role comes first, so that the first event is the first token."""
     text, called = _said(pieces), _call_deltas(pieces)
     found = [Delta(content=text)] if text else []
     found += [Delta(tool_calls=[call]) for call in called]

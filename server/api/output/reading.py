@@ -37,8 +37,8 @@ class PlainText:
 
 
 class GuaranteedCalls:
-    """Text that is calls only, as in tool_words, or none. A call that repeats an earlier one ends the answer and is
-    held back, since a model that must call goes on until its limit.
+    """Text that is calls only, or none. A repeated call ends the answer and is held back: a model that must call goes
+    on until its limit.
     """
 
     def __init__(self) -> None:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import msgspec
 import orjson
@@ -23,24 +22,23 @@ if TYPE_CHECKING:
 FINGERPRINT = f"lengthwise-{VERSION}"
 
 
-S = TypeVar("S")
 T = TypeVar("T")
 
 
-class Lazy(Sequence[T], Generic[S, T]):
+class Lazy(Sequence[T]):
     """Items made and encoded one by one, for memory and other threads' turns."""
 
-    def __init__(self, make: Callable[[S], T], items: Sequence[S]) -> None:
-        self._make, self._items = make, items
+    def __init__(self, make: Callable[..., T], items: Sequence[object], *common: object) -> None:
+        self._make, self._items, self._common = make, items, common
 
     def __len__(self) -> int:
         return len(self._items)
 
     def __getitem__(self, place: Any) -> Any:
-        return self._make(self._items[place])
+        return self._make(self._items[place], *self._common)
 
     def __iter__(self) -> Iterator[T]:
-        return map(self._make, self._items)
+        return (self._make(one, *self._common) for one in self._items)
 
 
 def encode(body: object) -> bytes:
@@ -48,7 +46,7 @@ def encode(body: object) -> bytes:
     return escape_line_ends(data)
 
 
-def _encode_items(items: Lazy[Any, Any]) -> orjson.Fragment:
+def _encode_items(items: Lazy[Any]) -> orjson.Fragment:
     return orjson.Fragment(b"[%b]" % b",".join(map(encode, items)))
 
 
@@ -228,7 +226,7 @@ LEAST = -9999.0  # JSON has no minus infinity
 
 
 def chat_logprobs(tokens: Sequence[TokenLogprob], text: Text) -> ChatLogprobs:
-    return ChatLogprobs(Lazy(partial(_chat_logprob, text=text), tokens))
+    return ChatLogprobs(Lazy(_chat_logprob, tokens, text))
 
 
 def _chat_logprob(token: TokenLogprob, text: Text) -> ChatLogprob:
@@ -237,17 +235,17 @@ def _chat_logprob(token: TokenLogprob, text: Text) -> ChatLogprob:
 
 
 def _alternative(token_id: int, logprob: float, text: Text) -> Alternative:
-    return Alternative(text.token_text(token_id), _finite(logprob), list(text.token_bytes(token_id)))
+    return Alternative(text.token_text(token_id), max(logprob, LEAST), list(text.token_bytes(token_id)))
 
 
 def completion_logprobs(
     ids: Sequence[int], tokens: Sequence[TokenLogprob | None], text: Text, *, alternatives: int, offsets: list[int]
 ) -> CompletionLogprobs:
     """Of `ids`, `offsets` characters into the text; None for a prompt's first token."""
-    tops = Lazy(partial(_top, text=text, alternatives=alternatives), tokens)
+    tops = Lazy(_top, tokens, text, alternatives)
     return CompletionLogprobs(
         tokens=[text.token_text(token_id) for token_id in ids],
-        token_logprobs=[None if token is None else _finite(token.logprob) for token in tokens],
+        token_logprobs=[None if token is None else max(token.logprob, LEAST) for token in tokens],
         top_logprobs=tops if alternatives else None,
         text_offset=offsets,
     )
@@ -257,7 +255,7 @@ def _top(token: TokenLogprob | None, text: Text, alternatives: int) -> dict[str,
     if token is None:
         return None
     pairs = (*token.top[:alternatives], (token.token_id, token.logprob))
-    return {text.token_text(token_id): _finite(logprob) for token_id, logprob in pairs}
+    return {text.token_text(token_id): max(logprob, LEAST) for token_id, logprob in pairs}
 
 
 def characters(token_id: int, text: Text) -> int:
@@ -271,7 +269,7 @@ def prompt_logprobs(
     """By place and token id; None when not asked for."""
     if tokens is None or alternatives is None:
         return None
-    return Lazy(partial(_ranked, text=text, alternatives=alternatives), tokens)
+    return Lazy(_ranked, tokens, text, alternatives)
 
 
 def _ranked(token: TokenLogprob | None, text: Text, alternatives: int) -> dict[str, PromptLogprob] | None:
@@ -279,8 +277,4 @@ def _ranked(token: TokenLogprob | None, text: Text, alternatives: int) -> dict[s
         return None
     ranks = [(token_id, logprob, place + 1) for place, (token_id, logprob) in enumerate(token.top[:alternatives])]
     ranks.append((token.token_id, token.logprob, token.rank))
-    return {str(one): PromptLogprob(_finite(logprob), rank, text.token_text(one)) for one, logprob, rank in ranks}
-
-
-def _finite(logprob: float) -> float:
-    return max(logprob, LEAST)
+    return {str(one): PromptLogprob(max(logprob, LEAST), rank, text.token_text(one)) for one, logprob, rank in ranks}

@@ -1,5 +1,5 @@
-"""Replies and server-sent events, with keep-alives, progress comments on request (some clients lose the event behind
-one), and timeouts for stalled readers.
+"""Replies and server-sent events, with keep-alives, progress comments (some clients lose the event behind one), and
+timeouts for stalled readers.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from types import TracebackType
 from typing import TypeAlias
 
 import msgspec
@@ -95,9 +94,7 @@ class EventStream:
         self._watch = asyncio.create_task(_look_often(self._attend, min(intervals), self._request.app[LOOKS]))
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         self._watch.cancel()
 
     async def send(self, events: Iterable[msgspec.Struct], weight: int = 0) -> None:
@@ -121,11 +118,11 @@ class EventStream:
 
     async def forward(self, frames: bytes) -> None:
         """Framed data; waits for the backlog."""
-        self._note(1)
+        self._writing, self._changed = self._writing + 1, self._loop.time()
         try:
             await self.response.write(frames)
         finally:
-            self._note(-1)
+            self._writing, self._changed = self._writing - 1, self._loop.time()
 
     def note_sent(self, made: float) -> None:
         """Tokens made at this time (time.monotonic) were written."""
@@ -147,10 +144,6 @@ class EventStream:
         busy = self._writing or self._framing
         if not busy and transport is not None and transport.get_write_buffer_size() < BACKLOG:
             await self.forward(make())
-
-    def _note(self, begun: int) -> None:
-        self._writing += begun
-        self._changed = self._loop.time()
 
     async def _attend(self) -> float | None:
         """Keep-alive, or the end of a stalled connection; cheaper than a timeout for each write."""

@@ -1,7 +1,7 @@
 """`lengthwise doctor`: what would keep `lengthwise serve` from starting; checks raise UserError with the remedy."""
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from models.catalog.catalog import Catalog, default_cache
 from models.catalog.checkpoint import read_need
@@ -13,6 +13,8 @@ from server.config import NO_EMBEDDINGS, ServeConfig
 from server.http.port import taken
 from server.keys import read_keys
 from server.settings import add_configured
+
+Checks = Mapping[str, Callable[[ServeConfig], str]]
 
 
 def add_parser(subparsers: Subparsers) -> None:
@@ -29,22 +31,22 @@ def run(config: ServeConfig) -> int:
     Example: lengthwise doctor
     """
     failed = False
-    for name, check in (*EARLY.items(), *LATER.items()):
-        try:
-            print(f"ok    {name:<11} {check(config)}", flush=True)
-        except UserError as error:
-            failed = True
-            print(f"FAIL  {name:<11} {error}", flush=True)
+    for name, told in _outcomes(config, {**EARLY, **LATER}):
+        failed |= isinstance(told, UserError)
+        print(f"{'FAIL' if isinstance(told, UserError) else 'ok  '}  {name:<11} {told}", flush=True)
     return int(failed)
 
 
-def require_startable(config: ServeConfig) -> None:
-    found: list[UserError] = []
-    for check in EARLY.values():
+def _outcomes(config: ServeConfig, checks: Checks) -> Iterator[tuple[str, str | UserError]]:
+    for name, check in checks.items():
         try:
-            check(config)
+            yield name, check(config)
         except UserError as error:
-            found.append(error)
+            yield name, error
+
+
+def require_startable(config: ServeConfig) -> None:
+    found = [told for _, told in _outcomes(config, EARLY) if isinstance(told, UserError)]
     if len(found) == 1:
         raise found[0]
     if found:
@@ -122,8 +124,6 @@ def _check_predictor(config: ServeConfig) -> str:
         return f"{length} is not trained yet and learns from what is served"
     raise UserError(f"{length} is not trained: run `lengthwise train --predictor {length}`")
 
-
-Checks = Mapping[str, Callable[[ServeConfig], str]]
 
 EARLY: Checks = {
     "journal": _check_journal,

@@ -38,11 +38,7 @@ def unit_name(template: bool, gateway: bool = False) -> str:
 
 
 def write_unit(
-    program: Path,
-    config: Path = CONFIG,
-    shutdown_timeout: float = 30.0,
-    template: bool = False,
-    gateway: bool = False,
+    program: Path, config: Path = CONFIG, shutdown_timeout: float = 30.0, template: bool = False, gateway: bool = False
 ) -> str:
     """A `template` serves instances with a configuration each."""
     command, of = ("gateway", " gateway") if gateway else ("serve", "")

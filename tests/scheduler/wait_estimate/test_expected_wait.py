@@ -244,7 +244,9 @@ def test_the_load_of_a_node_is_the_work_of_all_that_it_has(predicted: float | No
         queue.submit(30, predicted=predicted)
     queue.dispatcher.dispatch()
     held = [one for worker in queue.dispatcher.workers for one in worker.requests.values()]
-    works = [waits._prices().work_left(one, waits._remaining(one)) for one in [*queue.dispatcher.waiting, *held]]
+    waiting = queue.dispatcher.waiting
+    left = {one: remaining_length(one, waits._speed.mean_length) for one in [*waiting, *held]}
+    works = [waits._prices().work_left(*one) for one in left.items()]
     assert waits.load().requests == len(works) == 9
     assert waits.load().work == pytest.approx(0.1 * sum(works))
 

@@ -15,7 +15,6 @@ from engine.messages import FinishReason
 from engine.sampling.params import SamplingParams
 from models.catalog.catalog import DEFAULT_EMBEDDER, Catalog, CatalogError
 from models.errors import UserError
-from scheduler.clock import MonotonicClock
 from scheduler.journal.file import RequestEntry, read
 from scheduler.length.features import FEATURES, LengthQuery, TokenFeatures
 from scheduler.length.forest import Growth, Manifest, save
@@ -63,7 +62,7 @@ async def lengths_of(
         open_predictor(config, make, niceness=0) as process,  # other tests may keep all cores busy
         AsyncExitStack() as stack,
     ):
-        yield await open_lengths(stack, config, process, MonotonicClock(), PredictorContext(held, late))
+        yield await open_lengths(stack, config, process, PredictorContext(held, late))
 
 
 def nobody_hears(request: Request, length: float | None, distribution: LengthDistribution | None) -> None:
@@ -174,7 +173,7 @@ async def own_lengths(config: ServeConfig, context: PredictorContext = OWN) -> A
     """Lengths as the default strategy predicts them; forests grow at once, and here."""
     own = replace(config, strategy="lengthwise")
     async with open_predictor(own) as process, AsyncExitStack() as stack:
-        lengths = await open_lengths(stack, own, process, MonotonicClock(), context)
+        lengths = await open_lengths(stack, own, process, context)
         assert process is None and list_predictors() == []
         yield lengths
 

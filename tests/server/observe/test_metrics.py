@@ -14,7 +14,7 @@ from scheduler.plan import Assignment, Plan
 from scheduler.request import Request
 from scheduler.wait_estimate.completion import Expected
 from scheduler.waiting.fair import service_had
-from server.observe.families import REASONS
+from server.observe.families import LABELS
 from server.observe.metrics import FORGOTTEN, MOST_CLIENTS, MetricsCollector
 from tests.scheduler.fakes import VirtualClock, request, token
 from tests.server.counted import counted
@@ -205,7 +205,7 @@ async def test_what_may_be_counted_is_0_before_it_first_happens() -> None:
     for name, label, values in (
         ("vllm:request_success", "finished_reason", ("stop", "length")),
         ("lengthwise:request_failure", "kind", ("cancelled", "deadline", "error", "executor", "scheduler", "shutdown")),
-        ("vllm:admission_rejections", "reason", REASONS),
+        ("vllm:admission_rejections", "reason", tuple(LABELS["vllm:admission_rejections"]["reason"])),
         ("lengthwise:pad_tokens", "phase", ("prefill", "decode")),
     ):
         assert [read(metrics, f"{name}_total", **{label: value}) for value in values] == [0] * len(values)
@@ -226,7 +226,7 @@ async def test_responses_are_counted_by_route_and_refusals_by_reason() -> None:
             await live.get(path)
         live.dispatcher.abort_all("the server is shutting down")
         status, reply = await live.post("/v1/chat/completions", chat_body())
-        assert status == 503 and reply["error"]["code"] in REASONS
+        assert status == 503 and reply["error"]["code"] in LABELS["vllm:admission_rejections"]["reason"]
         live.dispatcher.executor.alive = False
         assert (await live.get("/health/ready")).status == 503  # a probe is no call that was refused
     counted = [

@@ -9,7 +9,7 @@ import pytest
 
 from server.api.errors import busy
 from server.api.input import body as body_module
-from server.api.pending import PENDING
+from server.api.ticket import PENDING
 from server.config import ServeConfig
 from tests.server.fakes import ANSWER, FakeText
 from tests.server.live import Live, chat_body, live_server, text_of

@@ -9,7 +9,7 @@ import pytest
 
 from server.api.errors import ApiError
 from server.api.input.body import parse
-from server.api.input.prompts import FEW, SHORT, Prompt, chat_prompts, completion_prompts
+from server.api.input.prompts import FEW, SHORT, Prompt, read_prompts
 from server.api.input.schema import ChatBody, CompletionBody, ContentPart, Message
 from tests.server.live import Live
 
@@ -28,7 +28,7 @@ class NoThreads(Executor):
 
 async def read(live: Live, body: ChatBody | CompletionBody) -> list[Prompt]:
     model = replace(live.service.model, tokenizer_pool=NoThreads())
-    return await (chat_prompts(body, model) if isinstance(body, ChatBody) else completion_prompts(body, model))
+    return await read_prompts(body, model)
 
 
 @pytest.mark.parametrize(
