@@ -13,7 +13,7 @@ from openai import OpenAI
 
 from tests.live_server import COMMAND, ready_url
 
-LINES = 60
+LINES = 30
 KILLS = 8 if "LENGTHWISE_TEST_FAULTS" in os.environ else 1
 """Kills while lines are answered, after one before the first is."""
 

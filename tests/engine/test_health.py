@@ -61,9 +61,7 @@ class Fault:
 @pytest.mark.parametrize("error", SHORTAGES, ids=lambda error: str(error)[:20])
 def test_a_shortage_of_a_moment_costs_little_and_what_it_cost_comes_back(net: Net, error: Exception) -> None:
     """0.3 s without memory left 2 of 16,384 tokens for K and V, for ever; errors of the CPU's allocator failed rows."""
-    alone = lifecycle_of(*net)
-    alone.table.admit(SPECS)
-    expected = tokens_of(finish(alone))
+    expected = tokens_of(finish(admitted(lifecycle_of(*net), SPECS)))
     fault, health, now, found = Fault(error, on=False), DeviceHealth(), 0.0, []
     lifecycle = admitted(lifecycle_of(faulty(net.model, fault), net.text, capacity=16_384), SPECS)
     while not lifecycle.table.idle:
@@ -96,9 +94,7 @@ def test_memory_that_is_short_again_is_taken_back_ever_more_rarely() -> None:
 
 
 def test_rows_that_run_are_put_by_while_memory_is_taken_back(net: Net) -> None:
-    alone = lifecycle_of(*net)
-    alone.table.admit(SPECS)
-    expected = tokens_of(finish(alone))
+    expected = tokens_of(finish(admitted(lifecycle_of(*net), SPECS)))
     lifecycle = lifecycle_of(*net, capacity=400)
     device_of(lifecycle).batch.resize(200)
     lifecycle.table.admit(SPECS)

@@ -35,24 +35,34 @@ def spell(row: Row, ids: dict[str, int], word: str) -> tuple[str, FinishReason |
 
 
 STOP, LENGTH = FinishReason.STOP, FinishReason.LENGTH
+REPLAY = {"replay_tokens": 5}
 
 
-@pytest.mark.parametrize(
-    ("sampling", "word", "expected"),
-    [
-        ({}, "ab$cd", ("ab", STOP, None)),
-        ({}, "$", ("", STOP, None)),
-        ({"ignore_eos": True, "max_tokens": 4}, "ab$cd", ("abc", LENGTH, None)),
-        ({"max_tokens": 3}, "abcd", ("abc", LENGTH, None)),
-        ({"max_tokens": 3}, "ab$", ("ab", STOP, None)),  # an end token at the limit is still a stop
-        ({"stop": ("bc",)}, "abcd", ("a", STOP, "bc")),
-        ({"stop": ("bc",), "include_stop_str_in_output": True}, "abcd", ("abc", STOP, "bc")),
-        ({"stop": ("bc",)}, "ab$", ("ab", STOP, None)),  # what was held back is shown at the end
-        ({"stop": ("bcd",), "max_tokens": 3}, "abcd", ("abc", LENGTH, None)),
-        ({"stop": ("bc",), "max_tokens": 3}, "abcd", ("a", STOP, "bc")),
-        ({"stop": ("x", "c", "b")}, "abcd", ("a", STOP, "b")),
-    ],
-)
+ENDS = [
+    ({}, "ab$cd", ("ab", STOP, None)),
+    ({}, "$", ("", STOP, None)),
+    ({"ignore_eos": True, "max_tokens": 4}, "ab$cd", ("abc", LENGTH, None)),
+    ({"max_tokens": 3}, "abcd", ("abc", LENGTH, None)),
+    ({"max_tokens": 3}, "ab$", ("ab", STOP, None)),  # an end token at the limit is still a stop
+    ({"stop": ("bc",)}, "abcd", ("a", STOP, "bc")),
+    ({"stop": ("bc",), "include_stop_str_in_output": True}, "abcd", ("abc", STOP, "bc")),
+    ({"stop": ("bc",)}, "ab$", ("ab", STOP, None)),  # what was held back is shown at the end
+    ({"stop": ("bcd",), "max_tokens": 3}, "abcd", ("abc", LENGTH, None)),
+    ({"stop": ("bc",), "max_tokens": 3}, "abcd", ("a", STOP, "bc")),
+    ({"stop": ("x", "c", "b")}, "abcd", ("a", STOP, "b")),
+    ({"min_tokens": 2}, "ab$c", ("ab", STOP, None)),  # the first token after the least may end the row
+    ({"min_tokens": 2, "stop": ("b",)}, "abab", ("aba", STOP, "b")),  # stop strings within the least are text
+    ({"replay_tokens": 1}, "abc", ("a", STOP, None)),
+    (REPLAY, "a$bcde", ("abcd", STOP, None)),  # a replayed row has its length whatever the model says
+    (REPLAY | {"stop": ("bc",)}, "abcdef", ("abcde", STOP, None)),
+    (REPLAY | {"stop": ("efg",)}, "abcdef", ("abcde", STOP, None)),  # nothing is held back for a stop string
+    (REPLAY | {"stop": ("b",), "min_tokens": 1}, "abcdef", ("abcde", STOP, None)),
+    (REPLAY | {"max_tokens": 5}, "abcdef", ("abcde", STOP, None)),
+    (REPLAY | {"max_tokens": 4}, "abcdef", ("abcd", LENGTH, None)),
+]
+
+
+@pytest.mark.parametrize(("sampling", "word", "expected"), ENDS)
 def test_a_row_ends_as_its_rules_say(
     tiny_text: Text, ids: dict[str, int], sampling: dict[str, Any], word: str, expected: tuple[str, FinishReason, Any]
 ) -> None:
@@ -62,9 +72,6 @@ def test_a_row_ends_as_its_rules_say(
 def test_a_stop_token_ends_the_row_and_is_named_but_not_shown(tiny_text: Text, ids: dict[str, int]) -> None:
     row = row_of(tiny_text, stop_token_ids=(ids["c"], ids["d"]))
     assert spell(row, ids, "abcd") == ("ab", STOP, ids["c"])
-
-
-def test_a_stop_token_counts_also_when_the_end_token_is_ignored(tiny_text: Text, ids: dict[str, int]) -> None:
     row = row_of(tiny_text, stop_token_ids=(END_TOKEN,), ignore_eos=True)
     assert spell(row, ids, "ab$") == ("ab", STOP, END_TOKEN)
 
@@ -84,49 +91,16 @@ def test_what_would_end_a_row_is_barred_until_it_has_its_least_tokens(tiny_text:
         row.accept(Choice(ids[letter]))
         barred.append(row.barred_at(row.step))
     assert barred == [{END_TOKEN, 9}, {END_TOKEN, 9}, set(), set()]
-
-
-def test_an_ignored_end_token_is_not_barred(tiny_text: Text) -> None:
     assert row_of(tiny_text, min_tokens=2, ignore_eos=True, stop_token_ids=(9,)).barred_at(0) == {9}
 
 
-def test_the_first_token_after_the_least_may_end_the_row(tiny_text: Text, ids: dict[str, int]) -> None:
-    assert spell(row_of(tiny_text, min_tokens=2), ids, "ab$c") == ("ab", STOP, None)
-
-
-def test_stop_strings_within_the_least_tokens_are_text(tiny_text: Text, ids: dict[str, int]) -> None:
-    row = row_of(tiny_text, min_tokens=2, stop=("b",))
-    assert spell(row, ids, "abab") == ("aba", STOP, "b")
-
-
 # Replayed lengths
-
-
-@pytest.mark.parametrize(
-    ("sampling", "word", "expected"),
-    [
-        ({}, "a$bcde", ("abcd", STOP, None)),
-        ({"stop": ("bc",)}, "abcdef", ("abcde", STOP, None)),
-        ({"stop": ("efg",)}, "abcdef", ("abcde", STOP, None)),  # nothing is held back for a stop string
-        ({"stop": ("b",), "min_tokens": 1}, "abcdef", ("abcde", STOP, None)),
-        ({"max_tokens": 5}, "abcdef", ("abcde", STOP, None)),
-        ({"max_tokens": 4}, "abcdef", ("abcd", LENGTH, None)),
-    ],
-)
-def test_a_replayed_row_has_its_length_whatever_the_model_says(
-    tiny_text: Text, ids: dict[str, int], sampling: dict[str, Any], word: str, expected: tuple[str, FinishReason, Any]
-) -> None:
-    assert spell(row_of(tiny_text, replay_tokens=5, **sampling), ids, word) == expected
 
 
 def test_a_stop_token_does_not_end_a_replayed_row_and_is_not_barred(tiny_text: Text, ids: dict[str, int]) -> None:
     row = row_of(tiny_text, replay_tokens=3, stop_token_ids=(ids["b"],), min_tokens=2)
     assert row.barred_at(0) == set()
     assert spell(row, ids, "abcd") == ("abc", STOP, None)
-
-
-def test_a_row_may_be_replayed_with_one_token(tiny_text: Text, ids: dict[str, int]) -> None:
-    assert spell(row_of(tiny_text, replay_tokens=1), ids, "abc") == ("a", STOP, None)
 
 
 def test_half_a_character_is_left_out_at_a_replayed_end(tiny_text: Text, ids: dict[str, int]) -> None:
@@ -138,19 +112,19 @@ def test_half_a_character_is_left_out_at_a_replayed_end(tiny_text: Text, ids: di
 # Repetitions
 
 
-@pytest.mark.parametrize(
-    ("sampling", "expected"),
-    [
-        ({}, (512, LENGTH, None)),  # only where the operator wants it
-        ({"stop_repetition": True}, (258, STOP, REPETITION)),  # "xy", and 256 tokens of "abc"
-        ({"stop_repetition": True, "min_tokens": 300}, (301, STOP, REPETITION)),
-        ({"stop_repetition": True, "max_tokens": 100}, (100, LENGTH, None)),
-        ({"stop_repetition": True, "stop": ("xyabc",)}, (5, STOP, "xyabc")),
-        ({"stop_repetition": True, "ignore_eos": True}, (512, LENGTH, None)),
-        ({"stop_repetition": True, "replay_tokens": 400}, (400, STOP, None)),
-        ({"stop_repetition": True, "grammar": Grammar(GrammarKind.REGEX, "xy(abc)*")}, (512, LENGTH, None)),
-    ],
-)
+REPEATED = [
+    ({}, (512, LENGTH, None)),  # only where the operator wants it
+    ({"stop_repetition": True}, (258, STOP, REPETITION)),  # "xy", and 256 tokens of "abc"
+    ({"stop_repetition": True, "min_tokens": 300}, (301, STOP, REPETITION)),
+    ({"stop_repetition": True, "max_tokens": 100}, (100, LENGTH, None)),
+    ({"stop_repetition": True, "stop": ("xyabc",)}, (5, STOP, "xyabc")),
+    ({"stop_repetition": True, "ignore_eos": True}, (512, LENGTH, None)),
+    ({"stop_repetition": True, "replay_tokens": 400}, (400, STOP, None)),
+    ({"stop_repetition": True, "grammar": Grammar(GrammarKind.REGEX, "xy(abc)*")}, (512, LENGTH, None)),
+]
+
+
+@pytest.mark.parametrize(("sampling", "expected"), REPEATED)
 def test_an_answer_that_repeats_itself_ends_where_that_is_wanted_and_its_length_is_its_own(
     tiny_text: Text, ids: dict[str, int], sampling: dict[str, Any], expected: tuple[int, FinishReason, Any]
 ) -> None:

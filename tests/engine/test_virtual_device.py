@@ -71,9 +71,14 @@ class Virtual:
                 yield self.clock.time, update
 
 
-def test_steps_take_what_the_cost_says_and_bring_a_token_each() -> None:
+def started(*rows: RowSpec, terms: BatchPolicy = BatchPolicy()) -> Virtual:  # noqa: B008
     virtual = Virtual()
-    virtual.lifecycle.table.admit([spec(0, 10, 4)])
+    virtual.lifecycle.table.admit(rows, terms)
+    return virtual
+
+
+def test_steps_take_what_the_cost_says_and_bring_a_token_each() -> None:
+    virtual = started(spec(0, 10, 4))
     told = list(virtual.finish())
     assert [time for time, _ in told] == pytest.approx([0.03, 0.039, 0.048, 0.057])
     assert all(len(update.token_ids) == 1 for _, update in told)
@@ -81,8 +86,7 @@ def test_steps_take_what_the_cost_says_and_bring_a_token_each() -> None:
 
 
 def test_the_text_names_the_device_from_its_first_token_on() -> None:
-    virtual = Virtual()
-    virtual.lifecycle.table.admit([spec(0, 10, 80)])
+    virtual = started(spec(0, 10, 80))
     told = [update for _, update in virtual.finish()]
     words = "virtual:x takes time and computes nothing: this text is filler. virtual:x takes "
     assert "".join(update.text for update in told) == words
@@ -97,8 +101,7 @@ def test_what_would_end_or_bend_an_answer_does_not_where_nothing_is_computed() -
 
 
 def test_host_work_between_two_steps_delays_the_next_only_where_it_takes_longer_than_one() -> None:
-    virtual = Virtual()
-    virtual.lifecycle.table.admit([spec(0, 10, 9)])
+    virtual = started(spec(0, 10, 9))
     ends = []
     for work in (0.5, 0.004, 0.02, 0.0):
         virtual.lifecycle.turn()
@@ -111,8 +114,7 @@ def test_host_work_between_two_steps_delays_the_next_only_where_it_takes_longer_
 
 
 def test_a_row_that_joins_is_in_the_step_after_the_one_under_way() -> None:
-    virtual = Virtual()
-    virtual.lifecycle.table.admit([spec(0, 10, 9)])
+    virtual = started(spec(0, 10, 9))
     virtual.lifecycle.turn()
     virtual.lifecycle.turn()
     virtual.lifecycle.table.admit([spec(1, 10, 9)])
@@ -122,9 +124,8 @@ def test_a_row_that_joins_is_in_the_step_after_the_one_under_way() -> None:
 
 
 def test_rows_by_shape_get_all_tokens_of_the_step_under_way() -> None:
-    virtual = Virtual()
     terms = BatchPolicy(entry=Entry.SHAPE)
-    virtual.lifecycle.table.admit([spec(0, 10, 20)], terms)
+    virtual = started(spec(0, 10, 20), terms=terms)
     virtual.lifecycle.turn()
     virtual.lifecycle.turn()
     virtual.lifecycle.table.admit([spec(1, 30, 5)], terms)
@@ -133,15 +134,13 @@ def test_rows_by_shape_get_all_tokens_of_the_step_under_way() -> None:
 
 
 def test_rows_of_a_closed_batch_get_nothing_after_their_end() -> None:
-    virtual = Virtual()
-    virtual.lifecycle.table.admit([spec(0, 10, 2), spec(1, 10, 5)], BatchPolicy(closed=True))
+    virtual = started(spec(0, 10, 2), spec(1, 10, 5), terms=BatchPolicy(closed=True))
     told = [update.row_id for _, update in virtual.finish()]
     assert (told.count(0), told.count(1)) == (2, 5)
 
 
 def test_a_row_that_is_cancelled_while_its_prompt_is_read_leaves_the_others_as_they_were() -> None:
-    virtual = Virtual()
-    virtual.lifecycle.table.admit([spec(0, 10, 3)])
+    virtual = started(spec(0, 10, 3))
     assert virtual.lifecycle.next() is not None
     virtual.lifecycle.table.cancel([0])
     virtual.lifecycle.table.admit([spec(1, 10, 3)])
@@ -150,8 +149,7 @@ def test_a_row_that_is_cancelled_while_its_prompt_is_read_leaves_the_others_as_t
 
 @pytest.mark.parametrize("wanted", ["logprobs", "prompt_logprobs"])
 def test_numbers_that_only_a_network_computes_are_refused_and_others_go_on(wanted: str) -> None:
-    virtual = Virtual()
-    virtual.lifecycle.table.admit([spec(0, 10, 3, **{wanted: 1}), spec(1, 10, 3)])
+    virtual = started(spec(0, 10, 3, **{wanted: 1}), spec(1, 10, 3))
     updates = [update for _, update in virtual.finish()]
     (refused,) = [update for update in updates if update.row_id == 0]
     assert refused.error == "a virtual device has no log-probabilities" and refused.by_client

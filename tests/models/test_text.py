@@ -71,19 +71,19 @@ def test_a_character_comes_out_with_its_last_byte(tiny_text: Text) -> None:
     assert pieces(tiny_text, ids) == ["", "é", "", "", "", "😀", ""]
 
 
-@pytest.mark.parametrize(
-    ("data", "said"),
-    [
-        (b"a\xf0\x9f", "a"),
-        (b"\xe4\xb8\x96\xe4\xb8", "世"),
-        (b"a\xf0\x9f\x98\xf0\x9f", "a\ufffd"),  # the first is cut off by the second, not by the end
-        (b"a\x80", "a\ufffd"),  # never the beginning of a character
-        (b"\x80\xc3", "\ufffd"),
-        (b"a\xef\xbf\xbd", "a\ufffd"),  # the character itself
-        (b"\xef\xbf\xbdb", "\ufffdb"),
-        (b"\xf0", ""),
-    ],
-)
+CUT_OFF = [
+    (b"a\xf0\x9f", "a"),
+    (b"\xe4\xb8\x96\xe4\xb8", "世"),
+    (b"a\xf0\x9f\x98\xf0\x9f", "a\ufffd"),  # the first is cut off by the second, not by the end
+    (b"a\x80", "a\ufffd"),  # never the beginning of a character
+    (b"\x80\xc3", "\ufffd"),
+    (b"a\xef\xbf\xbd", "a\ufffd"),  # the character itself
+    (b"\xef\xbf\xbdb", "\ufffdb"),
+    (b"\xf0", ""),
+]
+
+
+@pytest.mark.parametrize(("data", "said"), CUT_OFF)
 def test_a_character_that_the_end_cuts_off_is_left_out(tiny_text: Text, data: bytes, said: str) -> None:
     ids = [byte(tiny_text, value) for value in data]
     assert "".join(pieces(tiny_text, ids)) == said
@@ -222,18 +222,18 @@ def test_a_lone_surrogate_is_refused(tiny_text: Text) -> None:
         tiny_text.encode_chat([{"role": "user", "content": "\ud800"}])
 
 
-@pytest.mark.parametrize(
-    ("name", "content"),
-    [
-        ("tokenizer.json", ""),
-        ("tokenizer.json", '{"model": 3}'),
-        ("tokenizer.json", '{"added_tokens": 5}'),
-        ("tokenizer_config.json", "[]"),
-        ("tokenizer_config.json", '{"tokenizer_class": 5}'),
-        ("tokenizer_config.json", '{"eos_token": 3}'),
-        ("tokenizer_config.json", '{"a": ' * 100_000),
-    ],
-)
+BROKEN = [
+    ("tokenizer.json", ""),
+    ("tokenizer.json", '{"model": 3}'),
+    ("tokenizer.json", '{"added_tokens": 5}'),
+    ("tokenizer_config.json", "[]"),
+    ("tokenizer_config.json", '{"tokenizer_class": 5}'),
+    ("tokenizer_config.json", '{"eos_token": 3}'),
+    ("tokenizer_config.json", '{"a": ' * 100_000),
+]
+
+
+@pytest.mark.parametrize(("name", "content"), BROKEN)
 def test_a_broken_tokenizer_is_refused_with_a_remedy(tmp_path: Path, name: str, content: str) -> None:
     """Some of these ended in a traceback."""
     folder = tiny.build(tmp_path / "tiny")
@@ -331,24 +331,24 @@ def matched(matcher: StopMatcher, *texts: str) -> tuple[str, str | None]:
     return shown + matcher.flush(), None
 
 
-@pytest.mark.parametrize(
-    ("stops", "texts", "expected"),
-    [
-        (["END"], ["abENDcd"], ("ab", "END")),
-        (["END"], ["abE", "N", "Dcd"], ("ab", "END")),
-        (["END"], ["abE", "N", "cd"], ("abENcd", None)),
-        (["cd", "b"], ["abcd"], ("a", "b")),  # the earliest in the text, not the first in the list
-        (["abc", "ab"], ["xabc"], ("x", "ab")),
-        (["aab"], ["aa", "a", "b"], ("a", "aab")),  # what is held may begin one character later
-        ([f"<{place}>" for place in range(256)], ["a<2", "56><25", "5>"], ("a<256>", "<255>")),
-        (["ab", "abcd", "cx"], ["xabc"], ("x", "ab")),
-        (["abcd", "cx"], ["xabc", "x"], ("xab", "cx")),  # what begins earlier came to nothing
-        (["\n\n"], ["one\n", "two\n", "\n"], ("one\ntwo", "\n\n")),
-        (["😀"], ["a😀"], ("a", "😀")),
-        (["\0"], ["a\0b"], ("a", "\0")),
-        ([], ["abc"], ("abc", None)),
-    ],
-)
+STOPS = [
+    (["END"], ["abENDcd"], ("ab", "END")),
+    (["END"], ["abE", "N", "Dcd"], ("ab", "END")),
+    (["END"], ["abE", "N", "cd"], ("abENcd", None)),
+    (["cd", "b"], ["abcd"], ("a", "b")),  # the earliest in the text, not the first in the list
+    (["abc", "ab"], ["xabc"], ("x", "ab")),
+    (["aab"], ["aa", "a", "b"], ("a", "aab")),  # what is held may begin one character later
+    ([f"<{place}>" for place in range(256)], ["a<2", "56><25", "5>"], ("a<256>", "<255>")),
+    (["ab", "abcd", "cx"], ["xabc"], ("x", "ab")),
+    (["abcd", "cx"], ["xabc", "x"], ("xab", "cx")),  # what begins earlier came to nothing
+    (["\n\n"], ["one\n", "two\n", "\n"], ("one\ntwo", "\n\n")),
+    (["😀"], ["a😀"], ("a", "😀")),
+    (["\0"], ["a\0b"], ("a", "\0")),
+    ([], ["abc"], ("abc", None)),
+]
+
+
+@pytest.mark.parametrize(("stops", "texts", "expected"), STOPS)
 def test_stop_strings_end_the_text(stops: list[str], texts: list[str], expected: tuple[str, str | None]) -> None:
     assert matched(StopMatcher(stops, include=False), *texts) == expected
 
@@ -359,12 +359,8 @@ def test_a_stop_string_that_shall_be_shown_is_shown_but_nothing_after_it() -> No
 
 def test_text_is_held_back_only_while_it_may_become_a_stop_string() -> None:
     matcher = StopMatcher(["<end>"], include=False)
-    assert [matcher.push(piece) for piece in ("a<", "en", "x", "<e")] == [
-        ("a", None),
-        ("", None),
-        ("<enx", None),
-        ("", None),
-    ]
+    told = [matcher.push(piece) for piece in ("a<", "en", "x", "<e")]
+    assert told == [("a", None), ("", None), ("<enx", None), ("", None)]
     assert (matcher.flush(), matcher.flush()) == ("<e", "")
 
 

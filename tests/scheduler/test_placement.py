@@ -23,17 +23,10 @@ def order(*workers: Worker) -> list[int]:
     return [one.info.index for one in idle_first(workers)]
 
 
-def test_the_emptiest_executor_comes_first_and_equals_by_index() -> None:
+def test_the_emptiest_executor_for_its_size_comes_first_equals_by_index_and_nobody_is_left_out() -> None:
     assert order(holding(2, 0), holding(0, 3), holding(1, 1), holding(3, 0)) == [2, 3, 1, 0]
-
-
-def test_emptiness_is_relative_to_size() -> None:
     assert order(holding(0, 2, slots=4), holding(1, 3, slots=16)) == [1, 0]
-
-
-def test_nobody_is_left_out() -> None:
-    assert order(holding(0, 9, slots=4), holding(1, 4)) == [1, 0]
-    assert order() == []
+    assert order(holding(0, 9, slots=4), holding(1, 4)) == [1, 0] and order() == []
 
 
 def loaded(index: int, *estimates: float, plans: int = 0) -> Worker:
@@ -80,11 +73,8 @@ def told(**works: float) -> WorkRouter[str]:
     return router
 
 
-def test_the_node_with_the_least_work_is_first() -> None:
+def test_the_node_with_the_least_work_is_first_and_what_was_sent_since_it_told_counts_as_seconds() -> None:
     assert told(a=4.0, b=2.0, c=3.0).rank("abc", JOB, 10.0) == ["b", "c", "a"]
-
-
-def test_what_was_sent_since_a_node_told_its_load_counts_as_seconds() -> None:
     router = told(a=2.0, b=4.9)
     router.note_sent("a", JOB, 10.1)  # 2 + 3 seconds are more than 4.9
     assert router.rank("ab", JOB, 10.1) == ["b", "a"]
@@ -99,16 +89,11 @@ def test_what_was_sent_after_the_moment_of_a_load_is_not_forgotten() -> None:
     assert router.rank("ab", JOB, 11.0) == ["b", "a"]
 
 
-def test_work_is_done_while_no_news_comes() -> None:
+def test_work_is_done_while_no_news_comes_and_older_news_changes_nothing() -> None:
     router = told(a=5.0)
+    router.tell("a", load(9.0, 50.0))
     router.tell("b", load(13.0, 3.5))
     assert router.rank("ab", JOB, 13.0) == ["a", "b"]  # 5 s told 3 s ago are 2
-
-
-def test_older_news_changes_nothing() -> None:
-    router = told(a=5.0, b=6.0)
-    router.tell("a", load(9.0, 50.0))
-    assert router.rank("ab", JOB, 10.0) == ["a", "b"]
 
 
 def test_a_slow_node_gets_work_by_seconds_and_not_by_count() -> None:

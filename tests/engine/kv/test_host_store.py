@@ -93,19 +93,18 @@ def answers(
     return tokens_of(updates), causes
 
 
+TERMS = [
+    BatchPolicy(),
+    BatchPolicy(entry=Entry.SHAPE),
+    CLOSED,
+    replace(CLOSED, iterations=3),
+    replace(CLOSED, overflow=Overflow.SPLIT),
+]
+
+
 @pytest.mark.parametrize("arena", [KvArena, Scant])
 @pytest.mark.parametrize("tokens", [0, 20, math.inf])
-@pytest.mark.parametrize(
-    "terms",
-    [
-        BatchPolicy(),
-        BatchPolicy(entry=Entry.SHAPE),
-        CLOSED,
-        replace(CLOSED, iterations=3),
-        replace(CLOSED, overflow=Overflow.SPLIT),
-    ],
-    ids=["embed", "shape", "closed", "sliced", "split"],
-)
+@pytest.mark.parametrize("terms", TERMS, ids=["embed", "shape", "closed", "sliced", "split"])
 def test_no_lack_of_host_memory_changes_an_answer(
     net: Net, arena: type[KvArena], tokens: float, terms: BatchPolicy
 ) -> None:

@@ -59,23 +59,22 @@ def test_whatever_is_sampled_matches_the_grammar(net: Net, grammar: Grammar) -> 
         check_answer(answer, grammar)
 
 
-@pytest.mark.parametrize(
-    "sampling",
-    [
-        {"temperature": 0.0},
-        {"temperature": 2.0},
-        {"top_k": 3},
-        {"top_p": 0.5},
-        {"min_p": 0.5},
-        {"repetition_penalty": 3.0, "frequency_penalty": 2.0, "presence_penalty": -2.0},
-        {"logit_bias": ((5, 100.0), (60, -100.0), (70, 100.0))},
-        {"logprobs": 3, "prompt_logprobs": 1},
-        {"ignore_eos": True},
-        {"min_tokens": 300},
-        {"stop_token_ids": (40, 41, 42)},
-    ],
-    ids=lambda sampling: next(iter(sampling)),
-)
+PARAMETERS = [
+    {"temperature": 0.0},
+    {"temperature": 2.0},
+    {"top_k": 3},
+    {"top_p": 0.5},
+    {"min_p": 0.5},
+    {"repetition_penalty": 3.0, "frequency_penalty": 2.0, "presence_penalty": -2.0},
+    {"logit_bias": ((5, 100.0), (60, -100.0), (70, 100.0))},
+    {"logprobs": 3, "prompt_logprobs": 1},
+    {"ignore_eos": True},
+    {"min_tokens": 300},
+    {"stop_token_ids": (40, 41, 42)},
+]
+
+
+@pytest.mark.parametrize("sampling", PARAMETERS, ids=lambda sampling: next(iter(sampling)))
 def test_no_other_parameter_leads_out_of_the_grammar(net: Net, sampling: dict[str, Any]) -> None:
     grammars = [schema(SCHEMAS["person"]), schema(SCHEMAS["enum"]), REGEX]
     lifecycle = lifecycle_of(*net, capacity=10_000, rows=9)

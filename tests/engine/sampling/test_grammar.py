@@ -56,19 +56,18 @@ def accepts(grammars: Grammars, grammar: Grammar, text: Text, answer: str) -> bo
     return matcher.complete or END_TOKEN in tokens_of(matcher, tokens)
 
 
-@pytest.mark.parametrize(
-    ("grammar", "right", "wrong"),
-    [
-        (
-            PERSON,
-            ['{"name": "Ada", "age": 36}', '{\n  "name": "",\n  "age": -1\n}'],
-            ['{"age": 36}', '{"name": 1}', "x"],
-        ),
-        (REGEX, ["yes", "no"], ["yess", "maybe", ""]),
-        (LARK, ["ab", "abab"], ["a", "ba"]),
-    ],
-    ids=["schema", "regex", "lark"],
-)
+MATCHES = [
+    (
+        PERSON,
+        ['{"name": "Ada", "age": 36}', '{\n  "name": "",\n  "age": -1\n}'],
+        ['{"age": 36}', '{"name": 1}', "x"],
+    ),
+    (REGEX, ["yes", "no"], ["yess", "maybe", ""]),
+    (LARK, ["ab", "abab"], ["a", "ba"]),
+]
+
+
+@pytest.mark.parametrize(("grammar", "right", "wrong"), MATCHES, ids=["schema", "regex", "lark"])
 def test_an_answer_is_let_through_if_it_matches(
     grammars: Grammars, tiny_text: Text, grammar: Grammar, right: list[str], wrong: list[str]
 ) -> None:
@@ -80,19 +79,19 @@ KAWI_ONE = "\U00011f51"
 """A digit since Unicode 15: to clients whose libraries are older, no digit."""
 
 
-@pytest.mark.parametrize(
-    ("pattern", "right", "wrong"),
-    [
-        (r"\d{2}", ["07"], ["0\u0667", KAWI_ONE * 2]),
-        (r"[\dx]+", ["0x7"], ["\u0667", "y"]),
-        (r"[^\d]", ["x", "\u0667"], ["7"]),
-        (r"\D", ["x", "\u0667"], ["7"]),
-        (r"\w+", ["a_1"], ["\u00e9", KAWI_ONE, "-"]),
-        (r"\W", ["-", "\u00e9"], ["a"]),
-        (r"\\d", [r"\d"], ["7", r"\7"]),
-        (r"\\\d", [r"\7"], [r"\d"]),
-    ],
-)
+CLASSES = [
+    (r"\d{2}", ["07"], ["0\u0667", KAWI_ONE * 2]),
+    (r"[\dx]+", ["0x7"], ["\u0667", "y"]),
+    (r"[^\d]", ["x", "\u0667"], ["7"]),
+    (r"\D", ["x", "\u0667"], ["7"]),
+    (r"\w+", ["a_1"], ["\u00e9", KAWI_ONE, "-"]),
+    (r"\W", ["-", "\u00e9"], ["a"]),
+    (r"\\d", [r"\d"], ["7", r"\7"]),
+    (r"\\\d", [r"\7"], [r"\d"]),
+]
+
+
+@pytest.mark.parametrize(("pattern", "right", "wrong"), CLASSES)
 def test_classes_of_patterns_are_those_of_json_schema(
     grammars: Grammars, tiny_text: Text, pattern: str, right: list[str], wrong: list[str]
 ) -> None:
@@ -205,20 +204,21 @@ def test_threads_may_compile_and_copy_side_by_side(net: Net) -> None:
 # What is wrong with a grammar
 
 
+BAD = [
+    (schema({"type": "strange"}), "strange"),
+    (schema({"type": "array", "uniqueItems": True}), "uniqueItems"),
+    (schema({"type": "integer", "minimum": 2, "maximum": 1}), "minimum"),
+    (schema({"$ref": "http://example.org/other"}), "example.org"),
+    (Grammar(GrammarKind.JSON_SCHEMA, "{"), "end of data"),
+    (Grammar(GrammarKind.REGEX, "a("), "unclosed"),
+    (Grammar(GrammarKind.REGEX, "(?=a)b"), "look-ahead"),
+    (Grammar(GrammarKind.LARK, "start: nothing"), "nothing"),
+    (Grammar(GrammarKind.LARK, 'root ::= "a"'), "Expected"),
+]
+
+
 @pytest.mark.parametrize(
-    ("grammar", "said"),
-    [
-        (schema({"type": "strange"}), "strange"),
-        (schema({"type": "array", "uniqueItems": True}), "uniqueItems"),
-        (schema({"type": "integer", "minimum": 2, "maximum": 1}), "minimum"),
-        (schema({"$ref": "http://example.org/other"}), "example.org"),
-        (Grammar(GrammarKind.JSON_SCHEMA, "{"), "end of data"),
-        (Grammar(GrammarKind.REGEX, "a("), "unclosed"),
-        (Grammar(GrammarKind.REGEX, "(?=a)b"), "look-ahead"),
-        (Grammar(GrammarKind.LARK, "start: nothing"), "nothing"),
-        (Grammar(GrammarKind.LARK, 'root ::= "a"'), "Expected"),
-    ],
-    ids=lambda value: value.text[:30] if isinstance(value, Grammar) else value,
+    ("grammar", "said"), BAD, ids=lambda value: value.text[:30] if isinstance(value, Grammar) else value
 )
 def test_a_bad_grammar_is_told_in_one_line(grammars: Grammars, grammar: Grammar, said: str) -> None:
     with pytest.raises(GrammarError, match=said) as caught:
@@ -226,16 +226,15 @@ def test_a_bad_grammar_is_told_in_one_line(grammars: Grammars, grammar: Grammar,
     assert str(caught.value).isprintable() and len(str(caught.value)) < 500
 
 
-@pytest.mark.parametrize(
-    "grammar",
-    [
-        Grammar(GrammarKind.REGEX, r"[^\s\S]"),
-        Grammar(GrammarKind.REGEX, "[a&&b]c"),
-        Grammar(GrammarKind.LARK, r"start: /[^\s\S]/"),
-        Grammar(GrammarKind.LARK, 'start: start "a"'),
-    ],
-    ids=lambda grammar: grammar.text,
-)
+EMPTY = [
+    Grammar(GrammarKind.REGEX, r"[^\s\S]"),
+    Grammar(GrammarKind.REGEX, "[a&&b]c"),
+    Grammar(GrammarKind.LARK, r"start: /[^\s\S]/"),
+    Grammar(GrammarKind.LARK, 'start: start "a"'),
+]
+
+
+@pytest.mark.parametrize("grammar", EMPTY, ids=lambda grammar: grammar.text)
 def test_a_grammar_that_no_text_matches_is_refused(grammars: Grammars, grammar: Grammar) -> None:
     with pytest.raises(GrammarError, match="^no text matches it$"):
         grammars.compile(grammar)

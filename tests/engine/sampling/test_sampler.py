@@ -67,25 +67,25 @@ def test_the_least_temperatures_are_greedy(tiny_text: Text, temperature: float, 
     assert set(tokens_of_seeds(tiny_text, 20, shares, temperature=temperature, **params)) == {1}
 
 
-@pytest.mark.parametrize(
-    ("params", "kept"),
-    [
-        ({}, {0, 1, 2, 3}),
-        ({"top_k": 1}, {0}),
-        ({"top_k": 2}, {0, 1}),
-        ({"top_k": 1000}, {0, 1, 2, 3}),
-        ({"top_p": 0.45}, {0}),
-        ({"top_p": 0.79}, {0, 1}),
-        ({"top_p": 0.81}, {0, 1, 2}),
-        ({"top_p": 1e-9}, {0}),
-        ({"top_p": 0.0}, {0}),
-        ({"min_p": 0.05}, {0, 1, 2, 3}),
-        ({"min_p": 0.25}, {0, 1, 2}),
-        ({"min_p": 1.0}, {0}),
-        ({"top_k": 3, "top_p": 0.81}, {0, 1}),  # of three that share 1: 0.526, 0.316, 0.158
-        ({"min_p": 0.5, "top_k": 3}, {0, 1}),
-    ],
-)
+CUTS = [
+    ({}, {0, 1, 2, 3}),
+    ({"top_k": 1}, {0}),
+    ({"top_k": 2}, {0, 1}),
+    ({"top_k": 1000}, {0, 1, 2, 3}),
+    ({"top_p": 0.45}, {0}),
+    ({"top_p": 0.79}, {0, 1}),
+    ({"top_p": 0.81}, {0, 1, 2}),
+    ({"top_p": 1e-9}, {0}),
+    ({"top_p": 0.0}, {0}),
+    ({"min_p": 0.05}, {0, 1, 2, 3}),
+    ({"min_p": 0.25}, {0, 1, 2}),
+    ({"min_p": 1.0}, {0}),
+    ({"top_k": 3, "top_p": 0.81}, {0, 1}),  # of three that share 1: 0.526, 0.316, 0.158
+    ({"min_p": 0.5, "top_k": 3}, {0, 1}),
+]
+
+
+@pytest.mark.parametrize(("params", "kept"), CUTS)
 def test_cuts_keep_the_likeliest(tiny_text: Text, params: dict[str, Any], kept: set[int]) -> None:
     assert set(tokens_of_seeds(tiny_text, 300, SHARES, **params)) == kept
 

@@ -80,16 +80,11 @@ def test_every_kind_of_output_counts() -> None:
     assert heard.text == "abcd"
 
 
-def test_events_that_arrive_together_have_one_time_each() -> None:
+def test_events_that_arrive_together_have_one_time_each_the_last_usage_counts_and_queue_time_is_seconds() -> None:
     heard = Transcript()
     heard.feed(said("a") + said("b"), 2.0)
-    assert heard.token_times == [2, 2]
-
-
-def test_the_last_usage_counts_and_queue_time_is_seconds() -> None:
-    heard = Transcript()
-    heard.feed(usage(3, 1) + usage(3, 2) + event(choices=[], metrics={"queue_time_ms": 250.0}), 0.0)
-    assert (heard.output_tokens, heard.queue_time) == (2, 0.25)
+    heard.feed(usage(3, 1) + usage(3, 2) + event(choices=[], metrics={"queue_time_ms": 250.0}), 3.0)
+    assert (heard.token_times, heard.output_tokens, heard.queue_time) == ([2, 2], 2, 0.25)
 
 
 def test_the_end_that_a_server_expected_is_read_where_it_tells_it() -> None:
@@ -134,16 +129,16 @@ def test_what_cannot_be_read_fails_the_request(data: bytes) -> None:
     assert caught.value.failure.kind == "protocol"
 
 
-@pytest.mark.parametrize(
-    ("body", "message"),
-    [
-        (b'{"error":{"message":"m","type":"t"}}', "m"),
-        (b'{"error":"Unauthorized"}', "Unauthorized"),
-        (b'{"object":"error","message":"flat"}', "flat"),
-        (b"<html>busy</html>", "<html>busy</html>"),
-        (b"\xff", "\ufffd"),
-        (b"", "no message"),
-    ],
-)
+ERROR_BODIES = [
+    (b'{"error":{"message":"m","type":"t"}}', "m"),
+    (b'{"error":"Unauthorized"}', "Unauthorized"),
+    (b'{"object":"error","message":"flat"}', "flat"),
+    (b"<html>busy</html>", "<html>busy</html>"),
+    (b"\xff", "\ufffd"),
+    (b"", "no message"),
+]
+
+
+@pytest.mark.parametrize(("body", "message"), ERROR_BODIES)
 def test_error_bodies_of_all_servers_are_understood(body: bytes, message: str) -> None:
     assert error_message(body) == message

@@ -58,11 +58,6 @@ def test_infinite_rate_is_all_at_once_and_infinite_burstiness_a_metronome() -> N
     assert arrival_times(4.0, 1.0, 0, rng).tolist() == []
 
 
-def test_a_seed_repeats_and_another_differs() -> None:
-    one, again, other = (arrival_times(4.0, 1.0, 10, np.random.default_rng(seed)) for seed in (1, 1, 2))
-    assert one.tolist() == again.tolist() != other.tolist()
-
-
 FORM = RequestForm("m")
 CHATS = [LoadPrompt(messages=({"role": "user", "content": str(number)},), label="t") for number in range(2000)]
 
@@ -75,18 +70,13 @@ def test_without_times_all_are_due_at_once_in_their_order() -> None:
     plan = schedule(CHATS[:3], FORM)
     assert [request.due for request in plan] == [0.0] * 3
     assert [orjson.loads(request.body)["messages"][0]["content"] for request in plan] == ["0", "1", "2"]
-    assert [(request.index, request.label, request.cancel_after) for request in plan] == [
-        (n, "t", None) for n in range(3)
-    ]
+    assert [(one.index, one.label, one.cancel_after) for one in plan] == [(n, "t", None) for n in range(3)]
 
 
-def test_a_trace_is_played_at_its_own_times() -> None:
+def test_a_trace_is_played_at_its_own_times_unless_a_rate_takes_their_place() -> None:
     plan = schedule(timed(2.5, 0.5, 1.0), FORM)
     assert [request.due for request in plan] == [0.5, 1.0, 2.5]
     assert [orjson.loads(request.body)["prompt"] for request in plan] == [[1], [2], [0]]
-
-
-def test_a_rate_takes_the_place_of_a_traces_times() -> None:
     plan = schedule(timed(9.0, 9.0), FORM, rate=2.0, burstiness=float("inf"))
     assert [request.due for request in plan] == [0.5, 1.0]
 
@@ -107,14 +97,12 @@ def test_a_seed_repeats_a_schedule() -> None:
     assert one == again != other
 
 
-def test_each_prompt_goes_to_its_endpoint() -> None:
+def test_each_prompt_goes_to_its_endpoint_and_to_no_other() -> None:
     chat, tokens = (FORM.fill(prompt, 0) for prompt in (CHATS[0], LoadPrompt(tokens=(1, 2))))
     assert [request.path for request in (chat, tokens)] == [CHAT, COMPLETIONS]
     assert orjson.loads(chat.body)["messages"] == [{"role": "user", "content": "0"}]
     assert orjson.loads(tokens.body)["prompt"] == [1, 2]
 
-
-def test_chats_and_tokens_have_one_endpoint() -> None:
     with pytest.raises(UserError, match=COMPLETIONS):
         RequestForm("m", CHAT).fill(LoadPrompt(tokens=(1,)), 0)
     with pytest.raises(UserError, match=CHAT):
@@ -122,12 +110,8 @@ def test_chats_and_tokens_have_one_endpoint() -> None:
 
 
 def test_the_body_asks_for_a_stream_with_usage_and_for_lengths_where_given() -> None:
-    assert orjson.loads(FORM.fill(LoadPrompt(tokens=(1,)), 0).body) == {
-        "model": "m",
-        "prompt": [1],
-        "stream": True,
-        "stream_options": {"include_usage": True},
-    }
+    streaming = {"stream": True, "stream_options": {"include_usage": True}}
+    assert orjson.loads(FORM.fill(LoadPrompt(tokens=(1,)), 0).body) == {"model": "m", "prompt": [1], **streaming}
     body = orjson.loads(FORM.fill(LoadPrompt(tokens=(1,), max_tokens=9, replay_tokens=4), 0).body)
     assert (body["max_tokens"], body["replay_tokens"]) == (9, 4)
     assert "replay_tokens" not in orjson.loads(FORM.fill(LoadPrompt(tokens=(1,), max_tokens=9), 0).body)

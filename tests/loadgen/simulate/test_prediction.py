@@ -81,6 +81,8 @@ def test_a_file_says_what_each_request_is_predicted_to_generate(tmp_path: Path) 
     file = tmp_path / "lengths.txt"
     file.write_text("7\n250.5\n")
     assert told(f"file:{file}", 1, 1) == [7.0, 250.5]
+    with pytest.raises(UserError, match="cannot be read"):
+        read_prediction(f"file:{tmp_path / 'none'}").source(0)
 
 
 @pytest.mark.parametrize("line", ["", "many", "0", "-3", "nan", "inf"])
@@ -89,8 +91,3 @@ def test_a_file_with_anything_but_lengths_is_refused(tmp_path: Path, line: str) 
     file.write_text(f"7\n{line}\n")
     with pytest.raises(UserError, match="lengths.txt, line 2: .*a number above 0 is wanted"):
         read_prediction(f"file:{file}").source(0)
-
-
-def test_a_file_that_is_not_there_is_told(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="cannot be read"):
-        read_prediction(f"file:{tmp_path / 'none'}").source(0)

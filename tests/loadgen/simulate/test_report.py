@@ -63,36 +63,33 @@ SHORT = ("--duration", 2, "--rate", 4, "--dataset-name", "random", "--strategies
 def test_ranges_are_written_out_with_their_last_value() -> None:
     rate, noise, rows = read_axes(["rate=0.5:1.5:0.25,3", "noise=0,0.3", "--max-num-seqs=8:2:-3"])
     assert rate.values == {text: float(text) for text in ("0.5", "0.75", "1", "1.25", "1.5", "3")}
-    assert (noise.flag, {text: str(one) for text, one in noise.values.items()}) == (
-        "prediction",
-        {"0": "oracle", "0.3": "noisy:0.3"},
-    )
+    assert noise.flag == "prediction"
+    assert {text: str(one) for text, one in noise.values.items()} == {"0": "oracle", "0.3": "noisy:0.3"}
     assert (rows.flag, rows.values) == ("max_num_seqs", {"8": 8, "5": 5, "2": 2})
 
 
 def test_every_combination_is_played_the_last_axis_fastest() -> None:
     axes = read_axes(["rate=1,2", "seed=3,4"])
     points = list(list_points(SimulateFlags(workers=2), axes))
-    assert [(flags.rate, flags.seed, flags.workers) for _, flags in points] == [
-        (1.0, 3, 2), (1.0, 4, 2), (2.0, 3, 2), (2.0, 4, 2)
-    ]  # fmt: skip
+    played = [(flags.rate, flags.seed, flags.workers) for _, flags in points]
+    assert played == [(1.0, 3, 2), (1.0, 4, 2), (2.0, 3, 2), (2.0, 4, 2)]
     assert points[1][0] == {"rate": "1", "seed": "4"}
 
 
-@pytest.mark.parametrize(
-    ("sweep", "message"),
-    [
-        (["rates=1,2"], "with a flag of simulate; did you mean rate"),
-        (["rate"], "write NAME=1,2,3 or NAME=FIRST:LAST:STEP"),
-        (["rate=1:2:0"], "1:2:0 is no range"),
-        (["rate=2:1:0.5"], "2:1:0.5 is no range"),
-        (["rate=0:1:1e-9"], "at most 10,000 numbers"),
-        (["rate=1,-2"], "'-2' is not a finite number above 0"),
-        (["noise=x"], "noisy:SIGMA"),
-        (["rate=1", "--rate=2"], "two of them vary the same flag"),
-        (["noise=1", "prediction=oracle"], "two of them vary the same flag"),
-    ],
-)
+NO_SWEEPS = [
+    (["rates=1,2"], "with a flag of simulate; did you mean rate"),
+    (["rate"], "write NAME=1,2,3 or NAME=FIRST:LAST:STEP"),
+    (["rate=1:2:0"], "1:2:0 is no range"),
+    (["rate=2:1:0.5"], "2:1:0.5 is no range"),
+    (["rate=0:1:1e-9"], "at most 10,000 numbers"),
+    (["rate=1,-2"], "'-2' is not a finite number above 0"),
+    (["noise=x"], "noisy:SIGMA"),
+    (["rate=1", "--rate=2"], "two of them vary the same flag"),
+    (["noise=1", "prediction=oracle"], "two of them vary the same flag"),
+]
+
+
+@pytest.mark.parametrize(("sweep", "message"), NO_SWEEPS)
 def test_what_cannot_be_swept_is_told(sweep: list[str], message: str) -> None:
     with pytest.raises(UserError, match=message):
         read_axes(sweep)

@@ -62,18 +62,18 @@ def test_turns_of_qwen_bailian_name_the_turn_before_them(tmp_path: Path) -> None
     assert [(one.chat, one.parent) for one in read(tmp_path, "qwen-bailian", BAILIAN)] == [("7", ""), ("9", "7")]
 
 
-@pytest.mark.parametrize(
-    ("kind", "row", "left_out"),
-    [
-        ("burstgpt", "200,m,0,0,0,log", "2 of 4"),
-        ("burstgpt", "200,m,0.0,5,5,log", "2 of 4"),
-        ("burstgpt", '200,m,"15",0,15,log', "2 of 4"),
-        ("azure", "2023-11-16 19:15:46,0,7", "1 of 4"),
-        ("servegen", "2,9,5,0", "1 of 3"),
-        ("mooncake", '{"timestamp": 9, "input_length": 0, "output_length": 0}', "1 of 3"),
-        ("qwen-bailian", '{"chat_id": 3, "timestamp": 90, "input_length": 1, "output_length": "0"}', "1 of 3"),
-    ],
-)
+LEFT_OUT = [
+    ("burstgpt", "200,m,0,0,0,log", "2 of 4"),
+    ("burstgpt", "200,m,0.0,5,5,log", "2 of 4"),
+    ("burstgpt", '200,m,"15",0,15,log', "2 of 4"),
+    ("azure", "2023-11-16 19:15:46,0,7", "1 of 4"),
+    ("servegen", "2,9,5,0", "1 of 3"),
+    ("mooncake", '{"timestamp": 9, "input_length": 0, "output_length": 0}', "1 of 3"),
+    ("qwen-bailian", '{"chat_id": 3, "timestamp": 90, "input_length": 1, "output_length": "0"}', "1 of 3"),
+]
+
+
+@pytest.mark.parametrize(("kind", "row", "left_out"), LEFT_OUT)
 def test_requests_that_failed_are_left_out_and_counted(
     tmp_path: Path, kind: str, row: str, left_out: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -108,15 +108,14 @@ ROWS = {
 }
 
 
+TIMES = [
+    (("1700158546.25", "1700158607.75"), dict.fromkeys(FORMATS, 61.5) | {"mooncake": 0.0615}),
+    (("2023-11-16T18:15:46.25Z", "2023-11-16T19:16:47.75+01:00"), dict.fromkeys(FORMATS, 61.5)),
+]
+
+
 @pytest.mark.parametrize("kind", FORMATS)
-@pytest.mark.parametrize(
-    ("times", "apart"),
-    [
-        (("1700158546.25", "1700158607.75"), dict.fromkeys(FORMATS, 61.5) | {"mooncake": 0.0615}),
-        (("2023-11-16T18:15:46.25Z", "2023-11-16T19:16:47.75+01:00"), dict.fromkeys(FORMATS, 61.5)),
-    ],
-    ids=["numbers", "dates"],
-)
+@pytest.mark.parametrize(("times", "apart"), TIMES, ids=["numbers", "dates"])
 def test_times_are_numbers_or_dates(tmp_path: Path, kind: str, times: tuple[str, str], apart: dict[str, float]) -> None:
     assert [one.arrival for one in read(tmp_path, kind, ROWS[kind].format(*times))] == [0, pytest.approx(apart[kind])]
 

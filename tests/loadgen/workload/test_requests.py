@@ -175,16 +175,16 @@ def test_lengths_of_a_trace_may_be_imposed_on_servers_that_do_not_replay(trace: 
 # Whether the end token is to be ignored
 
 
-@pytest.mark.parametrize(
-    ("flags", "expected"),
-    [
-        ((), False),
-        (("--dataset-name", "random"), True),
-        (("--dataset-name", "random", "--replay-lengths"), False),
-        (("--dataset-name", "azure", "--dataset-path", "x"), False),
-        (("--dataset-name", "azure", "--dataset-path", "x", "--no-replay-lengths"), True),
-    ],
-)
+IMPOSED = [
+    ((), False),
+    (("--dataset-name", "random"), True),
+    (("--dataset-name", "random", "--replay-lengths"), False),
+    (("--dataset-name", "azure", "--dataset-path", "x"), False),
+    (("--dataset-name", "azure", "--dataset-path", "x", "--no-replay-lengths"), True),
+]
+
+
+@pytest.mark.parametrize(("flags", "expected"), IMPOSED)
 def test_only_imposed_lengths_need_the_end_token_ignored(flags: tuple[str, ...], expected: bool) -> None:
     assert ignores_eos(parse(*flags)) is expected
 
@@ -192,33 +192,33 @@ def test_only_imposed_lengths_need_the_end_token_ignored(flags: tuple[str, ...],
 # Wrong flags
 
 
-@pytest.mark.parametrize(
-    ("flags", "said"),
-    [
-        (("--dataset-name", "azure"), "the dataset azure needs a file: give --dataset-path FILE"),
-        (("--dataset-path", "x"), "the dataset builtin reads no file; leave x out"),
-    ],
-)
+CLASHES = [
+    (("--dataset-name", "azure"), "the dataset azure needs a file: give --dataset-path FILE"),
+    (("--dataset-path", "x"), "the dataset builtin reads no file; leave x out"),
+]
+
+
+@pytest.mark.parametrize(("flags", "said"), CLASHES)
 def test_flags_that_do_not_go_together_are_refused(flags: tuple[str, ...], said: str) -> None:
     with pytest.raises(UserError) as caught:
         prompts(*flags)
     assert said in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    "flags",
-    [
-        ("--dataset-name", "luck"),
-        ("--max-input-len", "0"),
-        ("--max-output-len", "1.5"),
-        ("--random-input-len", "x"),
-        ("--random-range-ratio", "1"),
-        ("--random-range-ratio", "-0.1"),
-        ("--trace-speed", "0"),
-        ("--trace-start", "-1"),
-        ("--trace-duration", "nan"),
-    ],
-)
+WRONG_FLAGS = [
+    ("--dataset-name", "luck"),
+    ("--max-input-len", "0"),
+    ("--max-output-len", "1.5"),
+    ("--random-input-len", "x"),
+    ("--random-range-ratio", "1"),
+    ("--random-range-ratio", "-0.1"),
+    ("--trace-speed", "0"),
+    ("--trace-start", "-1"),
+    ("--trace-duration", "nan"),
+]
+
+
+@pytest.mark.parametrize("flags", WRONG_FLAGS)
 def test_a_flag_with_a_wrong_value_is_refused(flags: tuple[str, str]) -> None:
     with pytest.raises(argparse.ArgumentError, match=flags[0]):
         parse(*flags)

@@ -23,16 +23,16 @@ def jsonl(file: Path, *flags: object, **given: int) -> list[LoadPrompt]:
     return prompts("--dataset-name", "jsonl", "--dataset-path", file, *flags, **given)
 
 
-@pytest.mark.parametrize(
-    ("row", "messages"),
-    [
-        ({"instruction": "Do.", "input": "It."}, [("system", "Do."), ("user", "It.")]),
-        ({"instruction": "Do.", "input": ""}, [("user", "Do.")]),
-        ({"input": "It.", "other": 1}, [("user", "It.")]),
-        ({"instruction": "", "input": "A", "turns": ["A", "B"]}, [("user", "A\n\nB")]),
-        ({"instruction": None, "turns": ["A"], "reference": None}, [("user", "A")]),
-    ],
-)
+LINES = [
+    ({"instruction": "Do.", "input": "It."}, [("system", "Do."), ("user", "It.")]),
+    ({"instruction": "Do.", "input": ""}, [("user", "Do.")]),
+    ({"input": "It.", "other": 1}, [("user", "It.")]),
+    ({"instruction": "", "input": "A", "turns": ["A", "B"]}, [("user", "A\n\nB")]),
+    ({"instruction": None, "turns": ["A"], "reference": None}, [("user", "A")]),
+]
+
+
+@pytest.mark.parametrize(("row", "messages"), LINES)
 def test_a_line_becomes_messages(tmp_path: Path, row: object, messages: list[tuple[str, str]]) -> None:
     (prompt,) = jsonl(lines(tmp_path, row), num_prompts=1)
     assert [(message["role"], message["content"]) for message in prompt.messages] == messages
@@ -172,24 +172,23 @@ HUMAN, GPT = {"from": "human", "value": "q" * 40}, {"from": "gpt", "value": "a" 
 USER, ASSISTANT = {"role": "user", "content": "q" * 40}, {"role": "assistant", "content": "a" * 40}
 
 
-@pytest.mark.parametrize(
-    ("entry", "is_read"),
-    [
-        ({"conversations": [USER, ASSISTANT]}, True),
-        ({"messages": [{"role": "system", "content": "s"}, USER, ASSISTANT]}, True),
-        ({"conversations": [HUMAN, GPT, {"from": "human", "value": None}]}, True),
-        ({"conversations": [HUMAN, {"from": "gpt", "value": None}]}, False),
-        ({"conversations": [HUMAN, {"from": "gpt"}]}, False),
-        ({"conversations": [HUMAN, {"from": "gpt", "value": 5}]}, False),
-        ({"conversations": [HUMAN]}, False),
-        ({"conversations": None}, False),
-        ({"conversations": "none"}, False),
-        ({"id": "b"}, False),
-        (None, False),
-        ([1], False),
-    ],
-    ids=str,
-)
+ODD = [
+    ({"conversations": [USER, ASSISTANT]}, True),
+    ({"messages": [{"role": "system", "content": "s"}, USER, ASSISTANT]}, True),
+    ({"conversations": [HUMAN, GPT, {"from": "human", "value": None}]}, True),
+    ({"conversations": [HUMAN, {"from": "gpt", "value": None}]}, False),
+    ({"conversations": [HUMAN, {"from": "gpt"}]}, False),
+    ({"conversations": [HUMAN, {"from": "gpt", "value": 5}]}, False),
+    ({"conversations": [HUMAN]}, False),
+    ({"conversations": None}, False),
+    ({"conversations": "none"}, False),
+    ({"id": "b"}, False),
+    (None, False),
+    ([1], False),
+]
+
+
+@pytest.mark.parametrize(("entry", "is_read"), ODD, ids=str)
 def test_an_odd_conversation_is_read_or_left_out_and_counted(
     tmp_path: Path, entry: object, is_read: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:

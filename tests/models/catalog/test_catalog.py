@@ -81,14 +81,14 @@ def test_half_a_download_is_refused_and_the_next_attempt_succeeds(tmp_path: Path
     assert (catalog(tmp_path, fetch=fetcher).resolve("tiny-model") / "config.json").exists()
 
 
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("tiny-modle", r"did you mean tiny-model\? Known names are tiny-model"),
-        ("qqq", "unknown model 'qqq': Known names"),
-        *((name, "there is no folder") for name in ("./absent", "/absent/folder", "~/absent-folder", "a/b/c")),
-    ],
-)
+ABSENT = [
+    ("tiny-modle", r"did you mean tiny-model\? Known names are tiny-model"),
+    ("qqq", "unknown model 'qqq': Known names"),
+    *((name, "there is no folder") for name in ("./absent", "/absent/folder", "~/absent-folder", "a/b/c")),
+]
+
+
+@pytest.mark.parametrize(("name", "message"), ABSENT)
 def test_what_is_not_there_is_named_with_what_is(tmp_path: Path, name: str, message: str) -> None:
     with pytest.raises(CatalogError, match=message):
         catalog(tmp_path).resolve(name)

@@ -149,17 +149,17 @@ def test_flash_attention_is_called_as_torch_declares_it() -> None:
     assert attention.flash_attention(query, key, key, runs, 0.3).shape == query.shape
 
 
-@pytest.mark.parametrize(
-    ("dtype", "head_dim", "capability", "there"),
-    [
-        (torch.bfloat16, 128, (9, 0), True),
-        (torch.float16, 64, (8, 0), True),
-        (torch.float32, 128, (9, 0), False),
-        (torch.bfloat16, 100, (9, 0), False),
-        (torch.bfloat16, 512, (9, 0), False),
-        (torch.float16, 64, (7, 5), False),
-    ],
-)
+FLASH = [
+    (torch.bfloat16, 128, (9, 0), True),
+    (torch.float16, 64, (8, 0), True),
+    (torch.float32, 128, (9, 0), False),
+    (torch.bfloat16, 100, (9, 0), False),
+    (torch.bfloat16, 512, (9, 0), False),
+    (torch.float16, 64, (7, 5), False),
+]
+
+
+@pytest.mark.parametrize(("dtype", "head_dim", "capability", "there"), FLASH)
 def test_flash_attention_is_for_short_numbers_and_heads_on_recent_devices(
     monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype, head_dim: int, capability: tuple[int, int], there: bool
 ) -> None:

@@ -85,15 +85,15 @@ def test_a_checkpoint_tells_its_shape(tiny_model: LoadedModel) -> None:
     assert tiny_model.end_token_ids == {2}
 
 
-@pytest.mark.parametrize(
-    ("capabilities", "expected"),
-    [
-        ({"avx512_bf16": True, "amx_bf16": False}, torch.bfloat16),
-        ({"avx512_bf16": False, "amx_bf16": True}, torch.bfloat16),
-        ({"avx2": True, "avx512_bf16": False}, torch.float32),
-        ({}, torch.float32),
-    ],
-)
+CAPABILITIES = [
+    ({"avx512_bf16": True, "amx_bf16": False}, torch.bfloat16),
+    ({"avx512_bf16": False, "amx_bf16": True}, torch.bfloat16),
+    ({"avx2": True, "avx512_bf16": False}, torch.float32),
+    ({}, torch.float32),
+]
+
+
+@pytest.mark.parametrize(("capabilities", "expected"), CAPABILITIES)
 def test_auto_is_bfloat16_where_the_cpu_computes_with_it(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capabilities: dict[str, bool], expected: torch.dtype
 ) -> None:
@@ -163,16 +163,16 @@ def test_end_tokens_are_those_of_the_generation_config_and_of_the_config(
     assert load(folder).end_token_ids == expected
 
 
-@pytest.mark.parametrize(
-    ("kind", "extra", "context"),
-    [
-        ("Mistral", {"sliding_window": 64}, 64),
-        ("Mistral", {"sliding_window": 500}, 128),
-        ("Mistral", {"sliding_window": None}, 128),
-        ("Qwen2", {"sliding_window": 64, "use_sliding_window": False}, 128),
-        ("Qwen2", {"sliding_window": 64, "use_sliding_window": True, "max_window_layers": 1}, 64),
-    ],
-)
+CONTEXTS = [
+    ("Mistral", {"sliding_window": 64}, 64),
+    ("Mistral", {"sliding_window": 500}, 128),
+    ("Mistral", {"sliding_window": None}, 128),
+    ("Qwen2", {"sliding_window": 64, "use_sliding_window": False}, 128),
+    ("Qwen2", {"sliding_window": 64, "use_sliding_window": True, "max_window_layers": 1}, 64),
+]
+
+
+@pytest.mark.parametrize(("kind", "extra", "context"), CONTEXTS)
 def test_the_context_ends_where_a_window_forgets(
     tmp_path: Path, kind: str, extra: dict[str, Any], context: int
 ) -> None:
@@ -247,38 +247,37 @@ def test_sampling_that_cannot_be_recommended_is_refused_at_start(folder: Path, t
         load(folder)
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"num_hidden_layers": -1},
-        {"num_hidden_layers": "two"},
-        {"num_attention_heads": 0},
-        {"num_key_value_heads": 3},
-        {"hidden_size": "wide"},
-        {"hidden_size": [32]},
-        {"vocab_size": 0},
-        {"vocab_size": 10**12},
-        {"max_position_embeddings": "long"},
-        {"rms_norm_eps": float("nan")},
-        {"rms_norm_eps": float("inf")},
-        {"rms_norm_eps": {}},
-        {"hidden_act": "nosuch"},
-        {"hidden_act": 3},
-        {"rope_parameters": {"rope_type": "nosuch"}},
-        {"rope_parameters": 5},
-        {"layer_types": 7},
-        {"dtype": "float7"},
-        {"quantization_config": {"quant_method": "gptq", "bits": 4}},
-        {"quantization_config": {"quant_method": "bitsandbytes", "load_in_4bit": True}},
-        {"quantization_config": 3},
-        {"eos_token_id": 10**9},
-        {"eos_token_id": -7},
-        {"eos_token_id": "end"},
-        {"eos_token_id": [2, None]},
-        {"text_config": {"model_type": "nosuch"}},
-    ],
-    ids=str,
-)
+NO_NETWORKS = [
+    {"num_hidden_layers": -1},
+    {"num_hidden_layers": "two"},
+    {"num_attention_heads": 0},
+    {"num_key_value_heads": 3},
+    {"hidden_size": "wide"},
+    {"hidden_size": [32]},
+    {"vocab_size": 0},
+    {"vocab_size": 10**12},
+    {"max_position_embeddings": "long"},
+    {"rms_norm_eps": float("nan")},
+    {"rms_norm_eps": float("inf")},
+    {"rms_norm_eps": {}},
+    {"hidden_act": "nosuch"},
+    {"hidden_act": 3},
+    {"rope_parameters": {"rope_type": "nosuch"}},
+    {"rope_parameters": 5},
+    {"layer_types": 7},
+    {"dtype": "float7"},
+    {"quantization_config": {"quant_method": "gptq", "bits": 4}},
+    {"quantization_config": {"quant_method": "bitsandbytes", "load_in_4bit": True}},
+    {"quantization_config": 3},
+    {"eos_token_id": 10**9},
+    {"eos_token_id": -7},
+    {"eos_token_id": "end"},
+    {"eos_token_id": [2, None]},
+    {"text_config": {"model_type": "nosuch"}},
+]
+
+
+@pytest.mark.parametrize("changes", NO_NETWORKS, ids=str)
 def test_a_config_that_makes_no_network_is_refused_with_a_remedy(folder: Path, changes: dict[str, Any]) -> None:
     """Many of these ended in a traceback; negative layers, a NaN and an end beyond the vocabulary were loaded."""
     edit(folder / "config.json", **changes)

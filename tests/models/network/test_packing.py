@@ -238,18 +238,18 @@ def test_layers_on_cuda_get_kernels_of_cuda_or_stay(cuda_int4: list[int]) -> Non
     assert type(_packed(odd.double(), Quantization.INT4, False, cuda=True)) is nn.Linear
 
 
-@pytest.mark.parametrize(
-    ("kind", "capability", "fault"),
-    [
-        ("fp8", (8, 9), None),
-        ("fp8", (9, 0), None),
-        ("fp8", (8, 6), "needs a GPU of compute capability 8.9, and this one has 8.6"),
-        ("int4", (8, 0), None),
-        ("int4", (7, 5), "needs a GPU of compute capability 8.0, and this one has 7.5"),
-        ("int8", (9, 0), "leave it out on cuda, or give int4 or fp8"),
-        ("float16", (9, 0), "leave it out on cuda, or give int4 or fp8"),
-    ],
-)
+WITHOUT_KERNELS = [
+    ("fp8", (8, 9), None),
+    ("fp8", (9, 0), None),
+    ("fp8", (8, 6), "needs a GPU of compute capability 8.9, and this one has 8.6"),
+    ("int4", (8, 0), None),
+    ("int4", (7, 5), "needs a GPU of compute capability 8.0, and this one has 7.5"),
+    ("int8", (9, 0), "leave it out on cuda, or give int4 or fp8"),
+    ("float16", (9, 0), "leave it out on cuda, or give int4 or fp8"),
+]
+
+
+@pytest.mark.parametrize(("kind", "capability", "fault"), WITHOUT_KERNELS)
 def test_what_a_gpu_has_no_kernels_for_is_refused(
     monkeypatch: pytest.MonkeyPatch, kind: str, capability: tuple[int, int], fault: str | None
 ) -> None:

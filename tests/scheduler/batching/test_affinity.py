@@ -33,38 +33,36 @@ class Stage(fakes.Stage):
         self.dispatcher.dispatch()
 
 
-def known(stage: Stage, key: str) -> None:
-    """The second executor becomes the one that knows a key."""
+def known(key: str, *, capacity: int = 1000) -> Stage:
+    """Whose second executor is the one that knows a key."""
+    stage = Stage(capacity=capacity)
     blockers = stage.ask(), stage.ask()
     request = stage.ask(key)
     assert request.executor == 1
     for one in (*blockers, request):
         stage.end(one)
+    return stage
 
 
 def test_it_goes_where_the_last_of_its_key_ran_though_another_has_less_to_do() -> None:
-    stage = Stage()
-    known(stage, "a")
+    stage = known("a")
     assert stage.ask("b").executor == 0
     assert stage.ask("a").executor == 1
 
 
 def test_it_waits_for_no_executor() -> None:
-    stage = Stage()
-    known(stage, "a")
+    stage = known("a")
     assert [stage.ask("a").executor for _ in range(3)] == [1, 0, 0]
 
 
 def test_it_goes_elsewhere_where_tokens_are_lacking() -> None:
-    stage = Stage(capacity=20)
-    known(stage, "a")
+    stage = known("a", capacity=20)
     held = stage.ask(dispatch=False)
     assert stage.ask("a").executor is not None and held.executor is not None
 
 
 def test_where_its_executor_has_a_fault_another_takes_it_and_keeps_it() -> None:
-    stage = Stage()
-    known(stage, "a")
+    stage = known("a")
     stage.dispatcher.receive(ExecutorHealth(1, "gone"))
     moved = stage.ask("a")
     assert moved.executor == 0
@@ -73,8 +71,7 @@ def test_where_its_executor_has_a_fault_another_takes_it_and_keeps_it() -> None:
 
 
 def test_those_that_came_together_all_run_and_none_is_passed_over() -> None:
-    stage = Stage()
-    known(stage, "a")
+    stage = known("a")
     asked = [stage.ask(key, dispatch=False) for key in ("a", "", "a", "", "a")]
     stage.dispatcher.dispatch()
     assert [one.executor for one in asked] == [1, 0, 0, None, None]
@@ -84,8 +81,7 @@ def test_those_that_came_together_all_run_and_none_is_passed_over() -> None:
 
 def test_keys_that_were_not_used_for_long_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(continuous, "REMEMBERED", 2)
-    stage = Stage()
-    known(stage, "a")
+    stage = known("a")
     for key in ("b", "c"):
         stage.end(stage.ask(key))
     assert stage.ask("a").executor == 0

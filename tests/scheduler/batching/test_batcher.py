@@ -27,37 +27,37 @@ def group(lengths: list[int], *, held: list[int] | None = None, capacity: int = 
     return [one.input_length for one in taken]
 
 
-@pytest.mark.parametrize(
-    ("lengths", "taken"),
-    [
-        ([], []),
-        ([7], [7]),
-        ([10, 10, 9], [10, 10, 9]),
-        ([10, 1, 9], [10, 9]),  # 2 x 10 cells, 9 of them padding, is more than a quarter
-        ([10, 5], [10, 5]),  # 5 of 20 is just a quarter
-        ([10, 4, 10], [10, 10]),
-        ([10, 10, 3, 3], [10, 10, 3]),  # 7 of 30; with the other, 14 of 40
-        ([4, 20, 4], [4, 4]),  # one that is much longer would pad the best
-        ([25, 25, 25, 25, 25], [25, 25, 25, 25]),  # 100 tokens a group
-        ([26, 26, 26, 26], [26, 26, 26]),
-        ([150, 150], [150]),  # a longer one goes alone
-    ],
-)
+SIMILAR = [
+    ([], []),
+    ([7], [7]),
+    ([10, 10, 9], [10, 10, 9]),
+    ([10, 1, 9], [10, 9]),  # 2 x 10 cells, 9 of them padding, is more than a quarter
+    ([10, 5], [10, 5]),  # 5 of 20 is just a quarter
+    ([10, 4, 10], [10, 10]),
+    ([10, 10, 3, 3], [10, 10, 3]),  # 7 of 30; with the other, 14 of 40
+    ([4, 20, 4], [4, 4]),  # one that is much longer would pad the best
+    ([25, 25, 25, 25, 25], [25, 25, 25, 25]),  # 100 tokens a group
+    ([26, 26, 26, 26], [26, 26, 26]),
+    ([150, 150], [150]),  # a longer one goes alone
+]
+
+
+@pytest.mark.parametrize(("lengths", "taken"), SIMILAR)
 def test_a_group_is_the_best_request_and_those_of_similar_length(lengths: list[int], taken: list[int]) -> None:
     assert group(lengths) == taken
 
 
-@pytest.mark.parametrize(
-    ("held", "lengths", "taken"),
-    [
-        ([], [40, 40, 40], [40, 40]),  # 2 x 41 columns of 100
-        ([], [99], [99]),
-        ([], [500], [500]),  # one that never fits must not wait for ever; admission refuses it before
-        ([30], [60, 10], []),  # the short one would fit, but nobody overtakes the best
-        ([30], [10, 60, 10], [10]),
-        ([20, 20, 20], [20, 20], [20]),
-    ],
-)
+FITTING = [
+    ([], [40, 40, 40], [40, 40]),  # 2 x 41 columns of 100
+    ([], [99], [99]),
+    ([], [500], [500]),  # one that never fits must not wait for ever; admission refuses it before
+    ([30], [60, 10], []),  # the short one would fit, but nobody overtakes the best
+    ([30], [10, 60, 10], [10]),
+    ([20, 20, 20], [20, 20], [20]),
+]
+
+
+@pytest.mark.parametrize(("held", "lengths", "taken"), FITTING)
 def test_a_group_fits_and_the_best_is_not_passed_over(held: list[int], lengths: list[int], taken: list[int]) -> None:
     assert group(lengths, held=held, capacity=100) == taken
 

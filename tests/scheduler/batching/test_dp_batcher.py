@@ -101,11 +101,7 @@ def test_a_smaller_executor_is_given_smaller_batches() -> None:
     assert drained(batcher, large, small) == [[0, 1, 2, 3]]
     batcher = batcher_of(*spread([4] * 4 + [100] * 4))
     plans = [batcher.take(large, 0.0), batcher.take(small, 0.0), batcher.take(small, 0.0)]
-    assert [[one.row_id for one in plan.requests] for plan in plans if plan is not None] == [
-        [4, 5, 6, 7],
-        [2, 3],
-        [0, 1],
-    ]
+    assert [[one.row_id for one in plan.requests] for plan in plans if plan] == [[4, 5, 6, 7], [2, 3], [0, 1]]
     shrunk = executor(0)
     shrunk.shape = BatchShape(capacity_tokens=14)
     assert [len(rows) for rows in drained(batcher_of(*spread([4, 4])), shrunk)] == [1, 1]
@@ -170,14 +166,14 @@ def test_nothing_waits_while_every_executor_rests() -> None:
     assert drained(batcher, rested, idle, now=0.6) == [[1]]
 
 
-@pytest.mark.parametrize(
-    ("loads", "adaptive", "due"),
-    [
-        ([9.0, 6.0], True, 3.0),  # half of the lesser
-        ([9.0, 3.0], True, 2.0),  # not less than the shortest
-        ([9.0, 6.0], False, 2.0),
-    ],
-)
+INTERVALS = [
+    ([9.0, 6.0], True, 3.0),  # half of the lesser
+    ([9.0, 3.0], True, 2.0),  # not less than the shortest
+    ([9.0, 6.0], False, 2.0),
+]
+
+
+@pytest.mark.parametrize(("loads", "adaptive", "due"), INTERVALS)
 def test_the_interval_is_a_part_of_the_least_load_in_bounds(loads: list[float], adaptive: bool, due: float) -> None:
     batcher = batcher_of(request(0), adaptive=adaptive)
     drained(batcher, *(executor(index, load=load) for index, load in enumerate(loads)))
@@ -185,21 +181,15 @@ def test_the_interval_is_a_part_of_the_least_load_in_bounds(loads: list[float], 
     assert batcher.wake_at(0.1) == pytest.approx(due)
 
 
-def test_the_loads_that_count_are_those_right_after_the_arrangement() -> None:
+def test_the_loads_that_count_are_those_right_after_the_arrangement_of_executors_that_ask() -> None:
     batcher = batcher_of(request(0), adaptive=True)
-    drained(batcher, executor(load=8.0))
+    drained(batcher, executor(load=8.0), executor(1, load=20.0))
     batcher.add(request(1), 1.0)
     assert drained(batcher, executor(load=5.0), now=1.0) == []
     assert batcher.wake_at(1.0) == pytest.approx(4.0)
-
-
-def test_an_executor_that_is_not_asked_for_any_more_counts_no_more() -> None:
-    batcher = batcher_of(request(0), adaptive=True)
-    drained(batcher, executor(0, load=2.0), executor(1, load=20.0))
-    batcher.add(request(1), 1.0)
-    assert drained(batcher, executor(1, load=20.0), now=2.0) == [[1]]
-    batcher.add(request(2), 3.0)
-    assert batcher.wake_at(3.0) == pytest.approx(12.0)
+    assert drained(batcher, executor(1, load=20.0), now=4.0) == [[1]], "the other is gone"
+    batcher.add(request(2), 5.0)
+    assert batcher.wake_at(5.0) == pytest.approx(14.0)
 
 
 def test_without_a_given_interval_it_is_the_median_slice() -> None:
@@ -233,15 +223,15 @@ def test_each_request_goes_out_once_and_no_batch_outgrows_its_place(lengths: lis
 # Strategies
 
 
-@pytest.mark.parametrize(
-    ("recompute", "model", "kept_from"),
-    [
-        (False, MODEL, 7),  # 2e-3·L + 0.05 <= 1e-2·L from 6.25 on
-        (False, replace(MODEL, c1=0.0, c0=0.0), 0),
-        (True, MODEL, NEVER),
-        (True, replace(MODEL, c1=0.0, c0=0.0), NEVER),
-    ],
-)
+KEPT = [
+    (False, MODEL, 7),  # 2e-3·L + 0.05 <= 1e-2·L from 6.25 on
+    (False, replace(MODEL, c1=0.0, c0=0.0), 0),
+    (True, MODEL, NEVER),
+    (True, replace(MODEL, c1=0.0, c0=0.0), NEVER),
+]
+
+
+@pytest.mark.parametrize(("recompute", "model", "kept_from"), KEPT)
 def test_k_and_v_are_kept_where_that_takes_less_and_may(recompute: bool, model: Bilinear, kept_from: int) -> None:
     parts = assemble(STRATEGIES["scls"], replace(LIMITS, options=replace(LIMITS.options, recompute=recompute)), model)
     parts.batcher.add(request(), 0.0)

@@ -8,33 +8,28 @@ from tests.scheduler.fakes import request, worker
 scale, whole, slice_bound, deepspeed = (MEMORIES[name] for name in ("scale", "whole", "slice", "deepspeed"))
 
 
-@pytest.mark.parametrize(
-    ("held", "rows", "length", "fits"),
-    [
-        ([], 1, 99, True),
-        ([], 4, 24, True),  # 4 x 25 columns: the next token counts
-        ([], 4, 25, False),
-        ([49], 1, 10, True),  # 2 x 50
-        ([49], 1, 50, False),
-        ([30], 2, 20, True),  # 3 x 31
-        ([30], 3, 20, False),
-        ([30, 10, 10], 1, 1, False),  # 4 x 31: the longest row counts for all
-    ],
-)
+FITS = [
+    ([], 1, 99, True),
+    ([], 4, 24, True),  # 4 x 25 columns: the next token counts
+    ([], 4, 25, False),
+    ([49], 1, 10, True),  # 2 x 50
+    ([49], 1, 50, False),
+    ([30], 2, 20, True),  # 3 x 31
+    ([30], 3, 20, False),
+    ([30, 10, 10], 1, 1, False),  # 4 x 31: the longest row counts for all
+]
+
+
+@pytest.mark.parametrize(("held", "rows", "length", "fits"), FITS)
 def test_rows_fit_when_all_as_long_as_the_longest_do(held: list[int], rows: int, length: int, fits: bool) -> None:
     requests = [request(row_id, tokens) for row_id, tokens in enumerate(held)]
     assert scale(worker(*requests, capacity=100), rows, length) is fits
 
 
-def test_a_single_row_always_fits_an_idle_executor_but_two_need_not() -> None:
+def test_a_single_row_always_fits_an_idle_executor_and_what_one_has_generated_counts() -> None:
     """An idle executor used to be given as many rows of any length as it has slots."""
-    idle = worker(capacity=100)
-    assert scale(idle, 1, 100) and not scale(idle, 2, 100)
-
-
-def test_what_a_row_has_generated_counts_as_well() -> None:
-    one = request(0, 30)
-    assert scale(worker(one, capacity=100), 1, 10)
+    idle, one = worker(capacity=100), request(0, 30)
+    assert scale(idle, 1, 100) and not scale(idle, 2, 100) and scale(worker(one, capacity=100), 1, 10)
     one.generated = 20
     assert not scale(worker(one, capacity=100), 1, 10)
 
@@ -84,11 +79,5 @@ def test_the_peak_is_where_a_row_ends() -> None:
     assert find_peak([first, second], 1, 20) == 122
     assert find_peak([], 2, 40) == 82
     assert predicted_length(first) == 60
-
-
-@pytest.mark.parametrize(("capacity", "fits"), [(121, False), (122, True)])
-def test_a_row_joins_where_the_peak_fits(capacity: int, fits: bool) -> None:
-    first, second = request(0, length=10, max_tokens=100), request(1, length=30, max_tokens=100)
-    first.predicted_length, second.predicted_length = 50.0, 5.0
-    held = worker(first, second, capacity=capacity)
-    assert MEMORIES["peak"](held, 1, 20) is fits
+    peak = MEMORIES["peak"]
+    assert [peak(worker(first, second, capacity=cells), 1, 20) for cells in (121, 122)] == [False, True]

@@ -29,29 +29,24 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "journal" / "journal.sqlite3"
 
 
-def test_entries_come_back_as_they_went_in(path: Path) -> None:
+def times(path: Path, **chosen: Any) -> list[float]:
+    return [one.finished_at for one in read(path, **chosen)]
+
+
+def test_entries_come_back_as_they_went_in_behind_those_of_an_earlier_journal(path: Path) -> None:
     requests = [request_entry(1.0, instruction="Übersetze"), request_entry(2.0, predicted=None, features=())]
     journal = written(path, *requests)
     assert list(read(path)) == requests
     assert (journal.written, journal.lost) == (2, 0)
+    written(path, request_entry(3.0))
+    assert times(path) == [1.0, 2.0, 3.0]
 
 
-def test_a_journal_goes_on_where_an_earlier_one_ended(path: Path) -> None:
-    written(path, request_entry(1.0))
-    written(path, request_entry(2.0))
-    assert [one.finished_at for one in read(path)] == [1.0, 2.0]
-
-
-def test_reading_can_begin_at_a_time_and_be_limited_to_the_newest(path: Path) -> None:
-    written(path, *(request_entry(float(at)) for at in range(5)))
-    assert [one.finished_at for one in read(path, since=2.0)] == [2.0, 3.0, 4.0]
-    assert [one.finished_at for one in read(path, last=2)] == [3.0, 4.0]
-
-
-def test_the_newest_of_a_model_are_its_own_newest(path: Path) -> None:
-    """They were those among the newest of all, none where another model had been served since."""
+def test_reading_can_begin_at_a_time_and_be_limited_to_the_newest_of_all_or_of_a_model(path: Path) -> None:
+    """Those of a model were those among the newest of all, none where another model had been served since."""
     written(path, *(replace(request_entry(float(at)), model="own" if at < 3 else "another") for at in range(6)))
-    assert [one.finished_at for one in read(path, last=2, model="own")] == [1.0, 2.0]
+    assert times(path, since=2.0) == [2.0, 3.0, 4.0, 5.0]
+    assert (times(path, last=2), times(path, last=2, model="own")) == ([4.0, 5.0], [1.0, 2.0])
 
 
 def test_a_full_queue_drops_and_counts(path: Path) -> None:
@@ -61,7 +56,7 @@ def test_a_full_queue_drops_and_counts(path: Path) -> None:
     assert journal.lost == 3
     journal.start()
     journal.close()
-    assert [one.finished_at for one in read(path)] == [0.0, 1.0]
+    assert times(path) == [0.0, 1.0]
 
 
 def test_a_damaged_file_is_set_aside_and_a_new_one_begins(path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -148,7 +143,7 @@ def test_each_entry_tells_when_it_is_on_the_disk_or_lost(path: Path, monkeypatch
     assert not stored.done() and lost.result(0) is False
     journal.start()
     assert stored.result(20) is True
-    assert [one.finished_at for one in read(path)] == [1.0]
+    assert times(path) == [1.0]
     with closing(connect(path)) as other:
         other.execute("BEGIN IMMEDIATE")
         late = journal.put(request_entry(3.0))
@@ -182,7 +177,7 @@ def test_what_is_too_old_is_deleted_though_nothing_ends(path: Path, monkeypatch:
     journal.start()
     assert trimmed.wait(20)
     journal.close()
-    assert [one.finished_at for one in read(path)] == [now - 5.0]
+    assert times(path) == [now - 5.0]
 
 
 def test_a_file_that_is_full_loses_its_oldest_entries(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -228,7 +223,7 @@ def test_a_full_disk_is_logged_once_and_writing_resumes_with_what_waited(
     assert "disk is full" in caplog.text
     assert journal._store([request_entry(9.0)])
     assert (journal.written, journal.lost) == (1, 0)
-    assert [one.finished_at for one in read(path)] == [9.0]
+    assert times(path) == [9.0]
     journal._close()
 
 
@@ -276,7 +271,7 @@ def test_pruning_deletes_by_age_and_by_number(path: Path) -> None:
     written(path, *(request_entry(float(at)) for at in range(6)))
     assert prune(path, before=2.0) == 2
     assert prune(path, keep=3) == 1
-    assert [one.finished_at for one in read(path)] == [3.0, 4.0, 5.0]
+    assert times(path) == [3.0, 4.0, 5.0]
 
 
 @pytest.mark.parametrize("name", ["absent", "text"])

@@ -174,10 +174,8 @@ def test_as_many_answers_are_within_the_interval_where_half_of_them_are_cut() ->
     rng = np.random.default_rng(1)
     seen, unseen = linear(600, features=5), linear(600, features=5, seed=2)
     longest = np.median(seen.lengths)
-    came = [
-        np.minimum(one.lengths * np.exp(0.5 * rng.normal(size=600)), longest).astype(np.float32)
-        for one in (seen, unseen)
-    ]
+    spread = [one.lengths * np.exp(0.5 * rng.normal(size=600)) for one in (seen, unseen)]
+    came = [np.minimum(one, longest).astype(np.float32) for one in spread]
     predicted = fit(answers(seen, came[0], came[0] == longest), SMALL).distributions(wordless(unseen))
     assert 0.4 < np.mean(came[1] == longest) < 0.6
     assert COVERAGE - 0.05 <= covered(predicted, came[1]) <= COVERAGE + 0.05
@@ -269,9 +267,8 @@ async def test_a_burst_of_a_thousand_holds_the_loop_for_a_batch_at_most(monkeypa
     other processes may hold it up."""
     gc.freeze()  # or the collector looks through all that the tests before left behind
     monkeypatch.setattr(asyncio.get_running_loop(), "time", time.thread_time)
-    learner = OnlineForest(
-        FEATURES, inline, VirtualClock(), [row(1 + n % 50, 1 + n % 50, predicted=1.0) for n in range(400)]
-    )
+    known = [row(1 + n % 50, 1 + n % 50, predicted=1.0) for n in range(400)]
+    learner = OnlineForest(FEATURES, inline, VirtualClock(), known)
     turns: list[float] = []
     waits: list[float] = []
     front = MicroBatcher(learner, LengthHistory(), idle_share=1.0, observe=waits.append)

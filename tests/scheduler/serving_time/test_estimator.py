@@ -26,11 +26,6 @@ def test_a_batch_is_learnt_when_it_is_wrong_by_two_seconds_and_by_a_fifth() -> N
     assert surprises(batches, SECOND_A_TOKEN) == (wrong, short, faster)
 
 
-def test_for_a_small_model_the_bounds_can_be_other() -> None:
-    batch = served(1.5, generation_length=1)
-    assert surprises([batch], SECOND_A_TOKEN) == ()
-
-
 def test_every_estimator_begins_with_what_the_profile_says() -> None:
     batches = np.array([[1.0, 10.0, 7.0], [2.0, 30.0, 9.0]])
     made = {name: make(MachineModel(SECOND_A_TOKEN)) for name, make in SERVING_TIMES.items()}

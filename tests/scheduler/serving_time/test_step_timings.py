@@ -62,16 +62,12 @@ def test_a_decode_step_in_which_a_row_joins_or_ends_tells_nothing() -> None:
     assert steps.see(0.2, two, 1, 2) == [("decode", 2, 30, 0.2)]
 
 
-def test_without_a_price_of_decode_it_tells_nothing() -> None:
-    steps = Steps()
-    assert steps.see(0.5, StepStats(prompt=40, generated=3, reads=50), 7, 3, 4, begun=(7,)) == []
-    assert steps.see(0.5, StepStats(prompt=40, generated=1), 7) == []
-
-
-def test_rows_that_enter_by_shape_and_a_clock_that_stands_still_tell_nothing() -> None:
-    steps = Steps(MODEL)
-    assert steps.see(0.5, StepStats(prompt=40, pad=200, generated=6), 1, 2, 3, 4, 5, 7, begun=(7,)) == []
-    assert steps.see(0.0, StepStats(generated=2, reads=50), 3, 4) == []
+def test_no_price_of_decode_rows_that_enter_by_shape_and_a_clock_that_stands_still_tell_nothing() -> None:
+    unpriced, priced = Steps(), Steps(MODEL)
+    assert unpriced.see(0.5, StepStats(prompt=40, generated=3, reads=50), 7, 3, 4, begun=(7,)) == []
+    assert unpriced.see(0.5, StepStats(prompt=40, generated=1), 7) == []
+    assert priced.see(0.5, StepStats(prompt=40, pad=200, generated=6), 1, 2, 3, 4, 5, 7, begun=(7,)) == []
+    assert priced.see(0.0, StepStats(generated=2, reads=50), 3, 4) == []
 
 
 def test_a_group_that_was_cancelled_is_forgotten_with_the_next() -> None:

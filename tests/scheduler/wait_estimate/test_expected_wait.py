@@ -195,12 +195,18 @@ def test_before_any_score_a_promise_counts_every_slot_as_taken(monkeypatch: pyte
     assert slowed.high == pytest.approx(5 * alone.high)
 
 
-def test_a_promise_is_given_where_credit_lets_it_go_first_and_the_time_offered_else_is_given() -> None:
+def crowded() -> Queue:
+    """A row that has served for 45 seconds, and 8 requests that wait for it."""
     queue = Queue(rows=1, strategy="lengthwise")
     for _ in range(12):
         queue.submit(10, predicted=10)
     for _ in range(45):
         queue.second()
+    return queue
+
+
+def test_a_promise_is_given_where_credit_lets_it_go_first_and_the_time_offered_else_is_given() -> None:
+    queue = crowded()
     now = queue.clock.time
     with pytest.raises(Unpromised) as refused:
         queue.submit(20, predicted=10, by=now + 1)
@@ -217,12 +223,7 @@ def test_a_promise_comes_no_nearer_than_the_place_in_line_allows(monkeypatch: py
     """What an arrival's credit would pay for was told, though others had spent it: 4 of 7 ended after it."""
     promised = []
     for place in (0, 8):
-        queue = Queue(rows=1, strategy="lengthwise")
-        for _ in range(12):
-            queue.submit(10, predicted=10)
-        for _ in range(45):
-            queue.second()
-        ahead = QueueAhead(place, 10.0 * place)
+        queue, ahead = crowded(), QueueAhead(place, 10.0 * place)
         monkeypatch.setattr(queue.dispatcher.waits._waiting, "ahead", lambda *_: QueueAhead())
         asked = queue.submit(5, predicted=5, by=queue.clock.time + 100_000)
         monkeypatch.setattr(queue.dispatcher.waits._places, "ahead", lambda *_, ahead=ahead: ahead)

@@ -63,18 +63,17 @@ def test_clients_take_turns_and_each_keeps_its_own_order() -> None:
     assert len(queue) == 6 and sorted(one.row_id for one in queue) == [0, 1, 2, 3, 4, 5]
 
 
-def test_a_new_name_in_each_call_gains_an_address_nothing() -> None:
+ADDRESSES = [
+    ([*(f"flood/{n}" for n in range(6)), "modest/me", "modest/me"], [0, 6, 1, 7, 2, 3, 4, 5]),
+    (["gateway/a", "gateway/a", "gateway/b", "other", "other"], [0, 3, 2, 4, 1]),
+]
+
+
+@pytest.mark.parametrize(("names", "ranked"), ADDRESSES)
+def test_names_of_one_address_take_turns_within_its_share_however_many(names: list[str], ranked: list[int]) -> None:
     """With 12 new names for one of another address, that one waited seven seconds and had one answer in nine."""
     queue = RankedQueue(share_out(Fcfs, {}, AGING))
-    fill(queue, *(sent(n, f"flood/{n}") for n in range(6)), sent(6, "modest/me"), sent(7, "modest/me"))
-    assert first(queue) == [0, 6, 1, 7, 2, 3, 4, 5]
-
-
-def test_names_of_one_address_take_turns_within_its_share() -> None:
-    queue = RankedQueue(share_out(Fcfs, {}, AGING))
-    names = ("gateway/a", "gateway/a", "gateway/b", "other", "other")
-    fill(queue, *(sent(n, name) for n, name in enumerate(names)))
-    assert first(queue) == [0, 3, 2, 4, 1]
+    assert first(fill(queue, *(sent(n, name) for n, name in enumerate(names)))) == ranked
 
 
 def test_turns_go_by_service_and_weight() -> None:
@@ -269,13 +268,16 @@ def steady(client: str, rate: float, prompt: int, answer: int, seconds: float) -
     return [RequestLengths(n / rate, prompt, answer, client) for n in range(int(rate * seconds))]
 
 
+SATURATING = [
+    ("fair", None, (35.0, 40, 60), 1.0),
+    ("lengthwise", 0.7, (5.0, 40, 600), 1.0),
+    ("lengthwise", 0.7, (5.0, 40, 600), 3.0),
+]
+
+
 @pytest.mark.parametrize(
     ("strategy", "length", "greedy", "weight"),
-    [
-        ("fair", None, (35.0, 40, 60), 1.0),
-        ("lengthwise", 0.7, (5.0, 40, 600), 1.0),
-        ("lengthwise", 0.7, (5.0, 40, 600), 3.0),
-    ],
+    SATURATING,
     ids=["VTC, seven times the requests", "ten times longer answers", "a third of the weight"],
 )
 def test_saturating_clients_have_their_shares_in_every_minute(

@@ -177,19 +177,19 @@ async def test_answers_may_have_what_is_left(live: Live, prompt: int, max_tokens
     assert live.dispatcher.submitted[0].sampling.max_tokens == granted
 
 
-@pytest.mark.parametrize(
-    ("request_", "message"),
-    [
-        (chat(messages=turn("a", "bot")), "it is one of assistant, developer, function, system, tool, user"),
-        (("/v1/responses", b'{"input": "a", "truncation": "middle"}'), "it is one of auto, disabled"),
-        (
-            ("/v1/messages", orjson.dumps({"max_tokens": 1, "messages": turn("a", "bot")})),
-            "it is one of assistant, system, user",
-        ),
-        ((CHAT, b'{"prompt": "Hi"}'), "this path wants `messages`"),
-        ((COMPLETIONS, orjson.dumps(chat_body())), "this path wants `prompt`"),
-    ],
-)
+NAMED = [
+    (chat(messages=turn("a", "bot")), "it is one of assistant, developer, function, system, tool, user"),
+    (("/v1/responses", b'{"input": "a", "truncation": "middle"}'), "it is one of auto, disabled"),
+    (
+        ("/v1/messages", orjson.dumps({"max_tokens": 1, "messages": turn("a", "bot")})),
+        "it is one of assistant, system, user",
+    ),
+    ((CHAT, b'{"prompt": "Hi"}'), "this path wants `messages`"),
+    ((COMPLETIONS, orjson.dumps(chat_body())), "this path wants `prompt`"),
+]
+
+
+@pytest.mark.parametrize(("request_", "message"), NAMED)
 async def test_what_would_do_is_named(live: Live, request_: tuple[str, bytes], message: str) -> None:
     """`role: "bot"` was an "Invalid enum value", of which the valid ones were not named."""
     status, reply = await live.post(*request_)

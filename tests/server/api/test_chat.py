@@ -59,6 +59,8 @@ async def test_n_answers_come_in_the_order_of_their_index_with_seeds_that_follow
     single = await live.chat()
     assert reply["usage"]["prompt_tokens"] == single["usage"]["prompt_tokens"]
     assert reply["usage"]["completion_tokens"] == 3 * single["usage"]["completion_tokens"]
+    await live.chat(n=4)
+    assert len({request.sampling.seed for request in live.dispatcher.submitted[-4:]}) == 4, "without a seed"
 
 
 async def test_n_streams_come_interleaved_and_each_complete(live: Live) -> None:
@@ -66,11 +68,6 @@ async def test_n_streams_come_interleaved_and_each_complete(live: Live) -> None:
     assert [text_of(events, index) for index in range(4)] == [ANSWER] * 4
     assert {event["choices"][0]["index"] for event in events[:4]} == {0, 1, 2, 3}
     assert all(len(event["choices"]) == 1 for event in events)
-
-
-async def test_without_a_seed_each_answer_has_its_own(live: Live) -> None:
-    await live.chat(n=4)
-    assert len({request.sampling.seed for request in live.dispatcher.submitted}) == 4
 
 
 async def test_logprobs_tell_token_bytes_and_alternatives(live: Live) -> None:
@@ -135,14 +132,10 @@ async def test_unknown_fields_and_nulls_are_accepted(live: Live) -> None:
     await live.chat(nonsense={"a": [1]}, user="me", tool_choice="none", response_format={"type": "text"}, **nulls)
 
 
-async def test_priority_reaches_the_dispatcher(live: Live) -> None:
-    await live.chat(priority=-3)
-    assert live.dispatcher.submitted[0].priority == -3
-
-
-async def test_a_deadline_is_told_from_the_arrival_on_for_every_answer(live: Live) -> None:
-    await live.chat(deadline_ms=2500, n=2)
+async def test_priority_and_a_deadline_from_the_arrival_on_reach_the_dispatcher_for_every_answer(live: Live) -> None:
+    await live.chat(deadline_ms=2500, n=2, priority=-3)
     await live.chat()
+    assert [request.priority for request in live.dispatcher.submitted] == [-3, -3, 0]
     wanted = [request.deadline for request in live.dispatcher.submitted]
     arrivals = [request.times.arrival for request in live.dispatcher.submitted]
     assert wanted == [arrivals[0] + 2.5, arrivals[1] + 2.5, None]

@@ -153,16 +153,16 @@ class KnowingText(FakeText):
         return super().encode_turns(messages, **options)
 
 
-@pytest.mark.parametrize(
-    ("given", "seen"),
-    [
-        ('{"n": 36893488147419103233}', {"n": 36893488147419103233}),
-        ('{"place": "Par', '{"place": "Par'),
-        ("[1]", "[1]"),
-        ('{"a":' * 5000 + "1" + "}" * 5000, '{"a":' * 5000 + "1" + "}" * 5000),
-        (orjson.dumps({"t": "x" * 80_000}).decode(), {"t": "x" * 80_000}),
-    ],
-)
+OBJECTS = [
+    ('{"n": 36893488147419103233}', {"n": 36893488147419103233}),
+    ('{"place": "Par', '{"place": "Par'),
+    ("[1]", "[1]"),
+    ('{"a":' * 5000 + "1" + "}" * 5000, '{"a":' * 5000 + "1" + "}" * 5000),
+    (orjson.dumps({"t": "x" * 80_000}).decode(), {"t": "x" * 80_000}),
+]
+
+
+@pytest.mark.parametrize(("given", "seen"), OBJECTS)
 async def test_templates_get_an_object_where_it_is_one(given: str, seen: object) -> None:
     text = KnowingText()
     async with live_server(text=text, context_length=200_000) as live:

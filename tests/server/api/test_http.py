@@ -31,22 +31,22 @@ def limits() -> ServeConfig:
     return ServeConfig(max_body_bytes=10_000)
 
 
-@pytest.mark.parametrize(
-    ("path", "there"),
-    [
-        ("/chat/completions", "did you mean /v1/chat/completions?"),
-        ("/v1/v1/chat/completions", "did you mean /v1/chat/completions?"),
-        ("/v1/v1/v1/messages/", "did you mean /v1/messages?"),
-        ("/v1/chat/completion", "did you mean /v1/chat/completions?"),
-        ("/api/chat", "did you mean /v1/chat/completions?"),
-        ("/api/generate", "did you mean /v1/completions?"),
-        ("/completion", "did you mean /v1/completions?"),
-        ("/models", "did you mean /v1/models?"),
-        ("/nothing", "GET / lists the endpoints"),
-        ("/v1/nothing%0Ahere", "GET / lists the endpoints"),
-        ("/v1" * 60, "GET / lists the endpoints"),
-    ],
-)
+PATHS = [
+    ("/chat/completions", "did you mean /v1/chat/completions?"),
+    ("/v1/v1/chat/completions", "did you mean /v1/chat/completions?"),
+    ("/v1/v1/v1/messages/", "did you mean /v1/messages?"),
+    ("/v1/chat/completion", "did you mean /v1/chat/completions?"),
+    ("/api/chat", "did you mean /v1/chat/completions?"),
+    ("/api/generate", "did you mean /v1/completions?"),
+    ("/completion", "did you mean /v1/completions?"),
+    ("/models", "did you mean /v1/models?"),
+    ("/nothing", "GET / lists the endpoints"),
+    ("/v1/nothing%0Ahere", "GET / lists the endpoints"),
+    ("/v1" * 60, "GET / lists the endpoints"),
+]
+
+
+@pytest.mark.parametrize(("path", "there"), PATHS)
 async def test_an_unknown_path_is_told_where_the_thing_is(live: Live, path: str, there: str) -> None:
     status, reply = await live.post(path, {})
     error = reply["error"]
@@ -84,13 +84,13 @@ async def test_a_packed_body_is_unpacked(live: Live, encoding: str, pack: Callab
     await live.obtain(CHAT, pack(orjson.dumps(chat_body())), content_encoding=encoding)
 
 
-@pytest.mark.parametrize(
-    ("path", "encoding", "told"),
-    [
-        *((path, "br", (415, "unsupported_encoding")) for path in (CHAT, "/v1/files")),
-        (CHAT, "gzip", (400, "invalid_request")),
-    ],
-)
+ENCODINGS = [
+    *((path, "br", (415, "unsupported_encoding")) for path in (CHAT, "/v1/files")),
+    (CHAT, "gzip", (400, "invalid_request")),
+]
+
+
+@pytest.mark.parametrize(("path", "encoding", "told"), ENCODINGS)
 async def test_an_encoding_that_is_not_read_is_415_and_a_broken_one_400(
     tmp_path: Path, path: str, encoding: str, told: tuple[int, str]
 ) -> None:
@@ -157,21 +157,21 @@ async def test_a_client_that_waits_to_be_told_is_told_to_go_on(live: Live) -> No
         assert (await reader.read()).startswith(b"HTTP/1.1 400 ")
 
 
-@pytest.mark.parametrize(
-    "sent",
-    [
-        HEAD + b"Content-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\n{}",
-        HEAD + b"Content-Length: 2\r\nContent-Length: 3\r\n\r\n{}",
-        HEAD + b"Content-Length: +2\r\n\r\n{}",
-        HEAD + b"Transfer-Encoding: xchunked\r\n\r\n0\r\n\r\n",
-        HEAD + b"Content-Length : 2\r\n\r\n{}",
-        HEAD + b"A: b\r\n c\r\nContent-Length: 2\r\n\r\n{}",
-        HEAD + b"A: \0\r\nContent-Length: 2\r\n\r\n{}",
-        HEAD + b"A: " + b"b" * 9000 + b"\r\n\r\n",
-        HEAD + b"A: b\r\n" * 200 + b"\r\n",
-        b"POST /" + b"x" * 9000 + b" HTTP/1.1\r\nHost: test\r\n\r\n",
-    ],
-)
+AMBIGUOUS = [
+    HEAD + b"Content-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\n{}",
+    HEAD + b"Content-Length: 2\r\nContent-Length: 3\r\n\r\n{}",
+    HEAD + b"Content-Length: +2\r\n\r\n{}",
+    HEAD + b"Transfer-Encoding: xchunked\r\n\r\n0\r\n\r\n",
+    HEAD + b"Content-Length : 2\r\n\r\n{}",
+    HEAD + b"A: b\r\n c\r\nContent-Length: 2\r\n\r\n{}",
+    HEAD + b"A: \0\r\nContent-Length: 2\r\n\r\n{}",
+    HEAD + b"A: " + b"b" * 9000 + b"\r\n\r\n",
+    HEAD + b"A: b\r\n" * 200 + b"\r\n",
+    b"POST /" + b"x" * 9000 + b" HTTP/1.1\r\nHost: test\r\n\r\n",
+]
+
+
+@pytest.mark.parametrize("sent", AMBIGUOUS)
 async def test_requests_that_two_servers_might_read_differently_end_their_connection(live: Live, sent: bytes) -> None:
     async with live.connect() as (reader, writer):
         writer.write(sent)

@@ -126,19 +126,19 @@ async def test_each_choice_waits_behind_those_before_it_in_the_estimate_as_in_th
     assert (await ask(live, CHAT, {**MESSAGES, "n": 2, "promise": {"within_ms": 60_000}}))[0] == 200
 
 
-@pytest.mark.parametrize(
-    ("promise", "fault"),
-    [
-        ({}, "either by or within_ms"),
-        ({"by": "2030-01-01T00:00:00Z", "within_ms": 5}, "either by or within_ms"),
-        ({"within_ms": 0}, "> 0"),
-        ({"within_ms": 5, "coverge": 0.9}, "unknown field `coverge`"),
-        ({"within_ms": 5, "coverage": 1.0}, "<= 0.99"),
-        ({"by": "2030-01-01T00:00:00"}, "timezone"),
-        ({"by": "tomorrow"}, "RFC3339"),
-        ({"by": "9999-12-31T23:59:59-14:00"}, "within 30 days"),
-    ],
-)
+UNREADABLE = [
+    ({}, "either by or within_ms"),
+    ({"by": "2030-01-01T00:00:00Z", "within_ms": 5}, "either by or within_ms"),
+    ({"within_ms": 0}, "> 0"),
+    ({"within_ms": 5, "coverge": 0.9}, "unknown field `coverge`"),
+    ({"within_ms": 5, "coverage": 1.0}, "<= 0.99"),
+    ({"by": "2030-01-01T00:00:00"}, "timezone"),
+    ({"by": "tomorrow"}, "RFC3339"),
+    ({"by": "9999-12-31T23:59:59-14:00"}, "within 30 days"),
+]
+
+
+@pytest.mark.parametrize(("promise", "fault"), UNREADABLE)
 async def test_a_promise_that_cannot_be_read_is_refused(live: Live, promise: dict[str, Any], fault: str) -> None:
     for status, reply, _ in (
         await ask(live, CHAT, chat_body(promise=promise)),

@@ -99,13 +99,13 @@ async def test_a_stream_that_waits_gets_nothing_but_blank_lines_so_that_every_re
     assert reader.ended
 
 
-@pytest.mark.parametrize(
-    ("path", "fields", "sign"),
-    [
-        ("/v1/responses", {"input": "Hi"}, b"event: response.in_progress\n"),
-        ("/v1/messages", {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 50}, b"event: ping\n"),
-    ],
-)
+COUNTERS = [
+    ("/v1/responses", {"input": "Hi"}, b"event: response.in_progress\n"),
+    ("/v1/messages", {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 50}, b"event: ping\n"),
+]
+
+
+@pytest.mark.parametrize(("path", "fields", "sign"), COUNTERS)
 async def test_a_wait_is_counted_by_counters(live: Live, path: str, fields: dict[str, object], sign: bytes) -> None:
     """Codex gave up after five minutes of blank lines, and lost its place."""
     live.dispatcher.crowd(waiting=2)

@@ -84,41 +84,41 @@ def test_toml_keys_may_be_written_like_flags_and_whole_numbers_do_for_fractions(
     assert (config.max_num_seqs, config.body_timeout, config.served_model_name) == (4, 3.0, ("one",))
 
 
-@pytest.mark.parametrize(
-    ("environ", "toml", "said"),
-    [
-        ({"LENGTHWISE_PORT": "many"}, "", ["LENGTHWISE_PORT", "'many'", "whole number"]),
-        ({"LENGTHWISE_PORT": "70000"}, "", ["LENGTHWISE_PORT", "70000", "65535"]),
-        ({"LENGTHWISE_BODY_TIMEOUT": "nan"}, "", ["LENGTHWISE_BODY_TIMEOUT", "nan"]),
-        ({"LENGTHWISE_DTYPE": "int3"}, "", ["LENGTHWISE_DTYPE", "bfloat16"]),
-        ({"LENGTHWISE_STRATEGY": "luck"}, "", ["LENGTHWISE_STRATEGY", "baton-pd"]),
-        (
-            {"LENGTHWISE_OVERRIDE_GENERATION_CONFIG": "{"},
-            "",
-            ["LENGTHWISE_OVERRIDE_GENERATION_CONFIG", "a JSON object"],
-        ),
-        ({"LENGTHWISE_OVERRIDE_GENERATION_CONFIG": "[1]"}, "", ["a JSON object"]),
-        ({}, "override_generation_config = 1", ["override_generation_config", "a JSON object"]),
-        ({}, "[override_generation_config]\ntemprature = 1", ["temprature", "did you mean temperature?", "top_k"]),
-        ({}, "[override_generation_config]\ntop_p = 1.5", ["override_generation_config", "<= 1.0", "top_p"]),
-        ({}, "max_num_seq = 1", ["max_num_seq", "did you mean max_num_seqs?"]),
-        ({}, "zzz = 1", ["zzz", "--help"]),
-        ({}, 'port = "80"', ["port", "'80'", "whole number"]),
-        ({}, "port = true", ["port", "True", "whole number"]),
-        ({}, "port = 1.5", ["port", "1.5", "whole number"]),
-        ({"LENGTHWISE_ALLOW_REPLAY": "maybe"}, "", ["LENGTHWISE_ALLOW_REPLAY", "'maybe'", "true or false"]),
-        ({}, "allow_replay = 1", ["allow_replay", "1", "true or false"]),
-        ({}, 'allow_replay = "true"', ["allow_replay", "'true'", "true or false"]),
-        ({}, "host = 1", ["host", "text"]),
-        ({}, 'uds_mode = "rw"', ["uds_mode", "'rw'", "0660"]),
-        ({}, "served_model_name = [1]", ["served_model_name", "text"]),
-        ({}, "max_num_seqs = 0", ["max_num_seqs", "between 1 and 65536"]),
-        ({}, "max_model_len = 1", ["max_model_len", "at least 2"]),
-        ({}, "body_timeout = inf", ["body_timeout", "inf"]),
-        ({}, "port = ", ["not valid TOML"]),
-        ({}, "[serve]\nport = 1", ["serve"]),
-    ],
-)
+WRONG = [
+    ({"LENGTHWISE_PORT": "many"}, "", ["LENGTHWISE_PORT", "'many'", "whole number"]),
+    ({"LENGTHWISE_PORT": "70000"}, "", ["LENGTHWISE_PORT", "70000", "65535"]),
+    ({"LENGTHWISE_BODY_TIMEOUT": "nan"}, "", ["LENGTHWISE_BODY_TIMEOUT", "nan"]),
+    ({"LENGTHWISE_DTYPE": "int3"}, "", ["LENGTHWISE_DTYPE", "bfloat16"]),
+    ({"LENGTHWISE_STRATEGY": "luck"}, "", ["LENGTHWISE_STRATEGY", "baton-pd"]),
+    (
+        {"LENGTHWISE_OVERRIDE_GENERATION_CONFIG": "{"},
+        "",
+        ["LENGTHWISE_OVERRIDE_GENERATION_CONFIG", "a JSON object"],
+    ),
+    ({"LENGTHWISE_OVERRIDE_GENERATION_CONFIG": "[1]"}, "", ["a JSON object"]),
+    ({}, "override_generation_config = 1", ["override_generation_config", "a JSON object"]),
+    ({}, "[override_generation_config]\ntemprature = 1", ["temprature", "did you mean temperature?", "top_k"]),
+    ({}, "[override_generation_config]\ntop_p = 1.5", ["override_generation_config", "<= 1.0", "top_p"]),
+    ({}, "max_num_seq = 1", ["max_num_seq", "did you mean max_num_seqs?"]),
+    ({}, "zzz = 1", ["zzz", "--help"]),
+    ({}, 'port = "80"', ["port", "'80'", "whole number"]),
+    ({}, "port = true", ["port", "True", "whole number"]),
+    ({}, "port = 1.5", ["port", "1.5", "whole number"]),
+    ({"LENGTHWISE_ALLOW_REPLAY": "maybe"}, "", ["LENGTHWISE_ALLOW_REPLAY", "'maybe'", "true or false"]),
+    ({}, "allow_replay = 1", ["allow_replay", "1", "true or false"]),
+    ({}, 'allow_replay = "true"', ["allow_replay", "'true'", "true or false"]),
+    ({}, "host = 1", ["host", "text"]),
+    ({}, 'uds_mode = "rw"', ["uds_mode", "'rw'", "0660"]),
+    ({}, "served_model_name = [1]", ["served_model_name", "text"]),
+    ({}, "max_num_seqs = 0", ["max_num_seqs", "between 1 and 65536"]),
+    ({}, "max_model_len = 1", ["max_model_len", "at least 2"]),
+    ({}, "body_timeout = inf", ["body_timeout", "inf"]),
+    ({}, "port = ", ["not valid TOML"]),
+    ({}, "[serve]\nport = 1", ["serve"]),
+]
+
+
+@pytest.mark.parametrize(("environ", "toml", "said"), WRONG)
 def test_wrong_settings_name_their_source(tmp_path: Path, environ: dict[str, str], toml: str, said: list[str]) -> None:
     with pytest.raises(ConfigError) as caught:
         load_config({}, environ, write(tmp_path, toml))

@@ -129,14 +129,14 @@ def test_a_start_beside_other_work_counts_until_a_quiet_one(
     assert measured == [True, True, True, False]
 
 
-@pytest.mark.parametrize(
-    ("learned", "again"),
-    [
-        (Bilinear(d2=1e-4, d4=0.01), True),  # 128 bring more than 64
-        (Bilinear(d2=2e-3, d4=0.01), False),  # 32 bring most of what there is
-        (Bilinear(d2=3e-3), False),  # degenerate: it says 8
-    ],
-)
+DISAGREEING = [
+    (Bilinear(d2=1e-4, d4=0.01), True),  # 128 bring more than 64
+    (Bilinear(d2=2e-3, d4=0.01), False),  # 32 bring most of what there is
+    (Bilinear(d2=3e-3), False),  # degenerate: it says 8
+]
+
+
+@pytest.mark.parametrize(("learned", "again"), DISAGREEING)
 def test_they_are_measured_again_where_what_was_learned_disagrees(
     learned: Bilinear, again: bool, choose: Choose, tiny_folder: Path, tiny_model: LoadedModel, tmp_path: Path
 ) -> None:

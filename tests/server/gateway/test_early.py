@@ -16,14 +16,17 @@ FIELD = {"stream_options": {"include_progress": True}}
 WITHIN = {"within_ms": 600_000}
 
 
+WAITING = [
+    (HEADER, {}, True),
+    ({}, FIELD, True),
+    ({}, {"promise": WITHIN}, False),
+    ({"X-Lengthwise-Promise": orjson.dumps(WITHIN).decode()}, {}, False),
+]
+
+
 @pytest.mark.parametrize(
     ("headers", "fields", "comments"),
-    [
-        (HEADER, {}, True),
-        ({}, FIELD, True),
-        ({}, {"promise": WITHIN}, False),
-        ({"X-Lengthwise-Promise": orjson.dumps(WITHIN).decode()}, {}, False),
-    ],
+    WAITING,
     ids=["progress by header", "progress by field", "promise by field", "promise by header"],
 )
 async def test_a_waiting_client_that_asks_is_told(headers: dict[str, str], fields: Any, comments: bool) -> None:

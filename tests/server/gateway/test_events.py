@@ -85,15 +85,15 @@ class Eager(Backend):
         return response
 
 
-@pytest.mark.parametrize(
-    ("path", "before", "after"),
-    [
-        ("chat/completions", EMPTY[0], FULL[0]),
-        ("completions", EMPTY[3], FULL[4]),
-        ("responses", EMPTY[5], FULL[5]),
-        ("messages", EMPTY[7], FULL[6]),
-    ],
-)
+BEFORE = [
+    ("chat/completions", EMPTY[0], FULL[0]),
+    ("completions", EMPTY[3], FULL[4]),
+    ("responses", EMPTY[5], FULL[5]),
+    ("messages", EMPTY[7], FULL[6]),
+]
+
+
+@pytest.mark.parametrize(("path", "before", "after"), BEFORE)
 async def test_what_comes_before_a_slot_is_passed_on_and_begins_nothing(path: str, before: Any, after: Any) -> None:
     """Everything used to be sent to such a backend at once, where no order acts."""
     first, second = (b"data: %b\n\n" % orjson.dumps(one) for one in (before, after))
@@ -187,18 +187,18 @@ def test_room_is_what_an_engine_says_of_it_and_else_its_pages() -> None:
     assert _tokens(b'block_size="16",num_gpu_blocks="10"') == 160
 
 
-@pytest.mark.parametrize(
-    ("told", "waiting"),
-    [
-        (b"vllm:num_requests_waiting 3.0", 3),
-        (b'vllm:num_requests_waiting{engine="0"} 3.0\nvllm:num_requests_waiting{engine="1"} 2.0\n', 5),
-        (b'sglang:num_queue_reqs{model_name="m"} 4\n', 4),
-        (b"llamacpp:requests_deferred 1\n", 1),
-        (b"vllm:num_requests_waiting 1e999", None),
-        (b"vllm:num_requests_waiting NaN", None),
-        (b"vllm:num_requests_waiting_by_reason 3.0", None),
-        (b"# HELP vllm:num_requests_waiting 3", None),
-    ],
-)
+WAITS = [
+    (b"vllm:num_requests_waiting 3.0", 3),
+    (b'vllm:num_requests_waiting{engine="0"} 3.0\nvllm:num_requests_waiting{engine="1"} 2.0\n', 5),
+    (b'sglang:num_queue_reqs{model_name="m"} 4\n', 4),
+    (b"llamacpp:requests_deferred 1\n", 1),
+    (b"vllm:num_requests_waiting 1e999", None),
+    (b"vllm:num_requests_waiting NaN", None),
+    (b"vllm:num_requests_waiting_by_reason 3.0", None),
+    (b"# HELP vllm:num_requests_waiting 3", None),
+]
+
+
+@pytest.mark.parametrize(("told", "waiting"), WAITS)
 def test_how_many_wait_is_read_of_each_engine(told: bytes, waiting: int | None) -> None:
     assert _sum(WAITING, told) == waiting

@@ -101,17 +101,17 @@ def test_log_probabilities_are_joined_in_both_apis() -> None:
     assert answer["choices"][0]["logprobs"]["tokens"] == ["x", "yz"]
 
 
-@pytest.mark.parametrize(
-    "events",
-    [
-        (event(delta(reason="stop", content="a")),),  # without usage, which the whole answer would have
-        (event(delta(content="a")), event(usage=USAGE)),  # without its end
-        (event(delta(content="a")), {"error": {"message": "it broke"}}),
-        (event(delta(reason="stop", content="a")), {"choices": 3}, event(usage=USAGE)),  # none of OpenAI's events
-        (event({"index": 0, "delta": "a", "finish_reason": "stop"}), event(usage=USAGE)),
-        (),
-    ],
-)
+LACKING = [
+    (event(delta(reason="stop", content="a")),),  # without usage, which the whole answer would have
+    (event(delta(content="a")), event(usage=USAGE)),  # without its end
+    (event(delta(content="a")), {"error": {"message": "it broke"}}),
+    (event(delta(reason="stop", content="a")), {"choices": 3}, event(usage=USAGE)),  # none of OpenAI's events
+    (event({"index": 0, "delta": "a", "finish_reason": "stop"}), event(usage=USAGE)),
+    (),
+]
+
+
+@pytest.mark.parametrize("events", LACKING)
 def test_a_stream_that_lacks_something_makes_no_whole_answer(events: tuple[Any, ...]) -> None:
     assert merged(*events) is None
 
@@ -126,18 +126,18 @@ def test_a_call_is_asked_as_a_stream_where_nothing_can_be_lost() -> None:
     assert json.loads(as_stream("/v1/completions", read_meta(as_it_was), as_it_was) or b"")["stream"] is True
 
 
-@pytest.mark.parametrize(
-    ("path", "fields"),
-    [
-        (CHAT, {"stream": True}),
-        (CHAT, {"stream": "yes"}),
-        (CHAT, {"return_token_ids": True}),
-        (CHAT, {"prompt_logprobs": 1}),
-        ("/v1/completions", {"echo": True}),
-        ("/v1/responses", {}),
-        ("/v1/messages", {}),
-    ],
-)
+PASSED_ON = [
+    (CHAT, {"stream": True}),
+    (CHAT, {"stream": "yes"}),
+    (CHAT, {"return_token_ids": True}),
+    (CHAT, {"prompt_logprobs": 1}),
+    ("/v1/completions", {"echo": True}),
+    ("/v1/responses", {}),
+    ("/v1/messages", {}),
+]
+
+
+@pytest.mark.parametrize(("path", "fields"), PASSED_ON)
 def test_any_other_call_is_passed_as_it_is(path: str, fields: dict[str, Any]) -> None:
     body = json.dumps(fields).encode()
     assert as_stream(path, read_meta(body), body) is None
@@ -160,10 +160,8 @@ def test_words_are_told_apart_in_scripts_without_spaces_and_whatever_their_case(
 
 
 def test_the_longest_answer_is_that_of_any_api() -> None:
-    assert read_meta(b'{"max_tokens": 7}').most == 7
-    assert read_meta(b'{"max_completion_tokens": 8}').most == 8
-    assert read_meta(b'{"max_output_tokens": 9}').most == 9
-    assert read_meta(b'{"max_tokens": "many"}').most is None
+    for name in ("max_tokens", "max_completion_tokens", "max_output_tokens"):
+        assert [read_meta(json.dumps({name: most}).encode()).most for most in (7, "many")] == [7, None]
     assert read_meta(b'{"n": 3}').choices == 3 and read_meta(b'{"n": -3}').choices == 1
 
 
@@ -190,11 +188,7 @@ def test_a_deadline_and_a_priority_are_checked() -> None:
 
 def test_a_conversation_has_a_short_name_of_its_own_for_each_client() -> None:
     long = read_meta(b'{"prompt_cache_key": "%s"}' % (b"k" * 10**6))
-    names = [
-        long.read_cache_key("a"),
-        long.read_cache_key("b"),
-        read_meta(b'{"prompt_cache_key": "k"}').read_cache_key("a"),
-    ]
+    names = [*map(long.read_cache_key, "ab"), read_meta(b'{"prompt_cache_key": "k"}').read_cache_key("a")]
     assert len({*names}) == 3 and {*map(len, names)} == {64}
     for none in (b"{}", b'{"prompt_cache_key": ""}', b'{"prompt_cache_key": null}', b'{"prompt_cache_key": [1]}'):
         assert read_meta(none).read_cache_key("a") == ""
@@ -205,19 +199,19 @@ def tool(index: int | None, name: str | None, arguments: str) -> dict[str, Any]:
     return call | ({} if index is None else {"index": index}) | ({} if name is None else {"id": name})
 
 
-@pytest.mark.parametrize(
-    ("calls", "found"),
-    [
-        ([tool(0, "a", "{}"), tool(0, "b", "[1]")], [("a", "{}"), ("b", "[1]")]),  # as Ollama has them
-        ([tool(0, "a", "{"), tool(0, "", "}"), tool(0, "b", "{"), tool(0, None, "}")], [("a", "{}"), ("b", "{}")]),
-        ([tool(None, "a", "{"), tool(None, None, "}"), tool(None, "b", "{}")], [("a", "{}"), ("b", "{}")]),
-        ([tool(0, "a", "{"), tool(1, "b", "{"), tool(0, "a", "}"), tool(1, None, "}")], [("a", "{}"), ("b", "{}")]),
-        ([tool(0, None, "{}")], None),  # without an id
-        ([tool(0, "a", "{}"), tool(0, None, "{}")], None),  # two in one
-        ([tool(0, "a", "")], None),
-        ([tool(0, "a", "{}"), {"index": 0, "function": {"name": "g", "arguments": ""}}], None),  # a name in pieces
-    ],
-)
+IDENTIFIED = [
+    ([tool(0, "a", "{}"), tool(0, "b", "[1]")], [("a", "{}"), ("b", "[1]")]),  # as Ollama has them
+    ([tool(0, "a", "{"), tool(0, "", "}"), tool(0, "b", "{"), tool(0, None, "}")], [("a", "{}"), ("b", "{}")]),
+    ([tool(None, "a", "{"), tool(None, None, "}"), tool(None, "b", "{}")], [("a", "{}"), ("b", "{}")]),
+    ([tool(0, "a", "{"), tool(1, "b", "{"), tool(0, "a", "}"), tool(1, None, "}")], [("a", "{}"), ("b", "{}")]),
+    ([tool(0, None, "{}")], None),  # without an id
+    ([tool(0, "a", "{}"), tool(0, None, "{}")], None),  # two in one
+    ([tool(0, "a", "")], None),
+    ([tool(0, "a", "{}"), {"index": 0, "function": {"name": "g", "arguments": ""}}], None),  # a name in pieces
+]
+
+
+@pytest.mark.parametrize(("calls", "found"), IDENTIFIED)
 def test_calls_are_known_by_their_ids_or_not(calls: list[dict[str, Any]], found: list[tuple[str, str]] | None) -> None:
     """Two of one index used to be made one, whose arguments were no JSON."""
     answer = merged(

@@ -93,16 +93,16 @@ def headers_of(head: bytes) -> dict[str, str]:
     return {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines if line)}
 
 
-@pytest.mark.parametrize(
-    ("keys", "settings", "authorization"),
-    [
-        (("alice",), {}, None),
-        (("alice",), {"backend_api_key": "theirs"}, "Bearer theirs"),
-        (("alice",), {"pass_client_keys": True}, "Bearer alice"),
-        ((), {}, "Bearer alice"),
-        ((), {"backend_api_key": "theirs"}, "Bearer theirs"),
-    ],
-)
+KEYS = [
+    (("alice",), {}, None),
+    (("alice",), {"backend_api_key": "theirs"}, "Bearer theirs"),
+    (("alice",), {"pass_client_keys": True}, "Bearer alice"),
+    ((), {}, "Bearer alice"),
+    ((), {"backend_api_key": "theirs"}, "Bearer theirs"),
+]
+
+
+@pytest.mark.parametrize(("keys", "settings", "authorization"), KEYS)
 async def test_no_header_of_a_connection_and_no_key_reaches_a_backend(
     keys: tuple[str, ...], settings: dict[str, Any], authorization: str | None
 ) -> None:

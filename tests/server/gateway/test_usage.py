@@ -47,50 +47,50 @@ OF_STREAMS: dict[bytes, int | None] = {
 }
 
 
-@pytest.mark.parametrize(
-    ("tail", "streams", "tokens"),
-    [
-        *((tail, False, tokens) for tail, tokens in COUNTED.items()),
-        *((tail, False, None) for tail in UNCOUNTED),
-        *((tail, True, tokens) for tail, tokens in OF_STREAMS.items()),
-    ],
-)
+TAILS = [
+    *((tail, False, tokens) for tail, tokens in COUNTED.items()),
+    *((tail, False, None) for tail in UNCOUNTED),
+    *((tail, True, tokens) for tail, tokens in OF_STREAMS.items()),
+]
+
+
+@pytest.mark.parametrize(("tail", "streams", "tokens"), TAILS)
 def test_tokens_are_read_from_the_answers_own_place(tail: bytes, streams: bool, tokens: int | None) -> None:
     """A body that a backend repeated in its refusal chose the number: one of 150,000,000 took 1.2 GB."""
     assert read_end(tail, streams=streams).tokens == tokens
 
 
-@pytest.mark.parametrize(
-    ("tail", "streams", "said"),
-    [
-        (lines({"choices": [{"finish_reason": "length", "delta": {}}]}, {"usage": USAGE}), True, {"length"}),
-        (lines({"choices": [{"finish_reason": "stop", "stop_reason": "length"}]}), True, {"stop"}),
-        (b'{"choices": [{"finish_reason": "stop"}, {"finish_reason": "length"}]}', False, {"stop", "length"}),
-        (lines({"delta": {"stop_reason": "max_tokens"}}, {"type": "message_stop"}), True, {"max_tokens"}),
-        (b'{"stop_reason": "end_turn", "error": null}', False, {"end_turn"}),
-        (lines({"response": {"incomplete_details": {"reason": "max_output_tokens"}}}), True, {"max_output_tokens"}),
-        (lines({"response": {"error": {"message": "x"}}}), True, {"error"}),
-        (lines({"delta": "length"}), True, set()),
-        (b'{"choices": [{"finish_reason": ["length"]}]}', False, set()),
-        (b'{"choices": 1}', False, set()),
-        (b'{"choices": [], "usage": "many", "id": 3, "stop_reason": "end_turn", "delta": []}', False, {"end_turn"}),
-    ],
-)
+WORDS = [
+    (lines({"choices": [{"finish_reason": "length", "delta": {}}]}, {"usage": USAGE}), True, {"length"}),
+    (lines({"choices": [{"finish_reason": "stop", "stop_reason": "length"}]}), True, {"stop"}),
+    (b'{"choices": [{"finish_reason": "stop"}, {"finish_reason": "length"}]}', False, {"stop", "length"}),
+    (lines({"delta": {"stop_reason": "max_tokens"}}, {"type": "message_stop"}), True, {"max_tokens"}),
+    (b'{"stop_reason": "end_turn", "error": null}', False, {"end_turn"}),
+    (lines({"response": {"incomplete_details": {"reason": "max_output_tokens"}}}), True, {"max_output_tokens"}),
+    (lines({"response": {"error": {"message": "x"}}}), True, {"error"}),
+    (lines({"delta": "length"}), True, set()),
+    (b'{"choices": [{"finish_reason": ["length"]}]}', False, set()),
+    (b'{"choices": 1}', False, set()),
+    (b'{"choices": [], "usage": "many", "id": 3, "stop_reason": "end_turn", "delta": []}', False, {"end_turn"}),
+]
+
+
+@pytest.mark.parametrize(("tail", "streams", "said"), WORDS)
 def test_a_backends_own_words_say_why_an_answer_ended(tail: bytes, streams: bool, said: set[str]) -> None:
     assert read_end(tail, streams=streams).reasons == said
 
 
-@pytest.mark.parametrize(
-    ("event", "finished"),
-    [
-        ({"choices": [{"finish_reason": "stop"}], "usage": 1}, True),
-        ({"type": "response.incomplete", "response": {"id": 1}}, True),
-        ({"type": "message_stop"}, True),
-        ({"type": "response.created", "response": {"output": 1}}, False),
-        ({"choices": [{"finish_reason": None, "delta": {"content": '"finish_reason": "stop"'}}]}, False),
-        ({"error": {"message": "x"}}, False),
-    ],
-)
+STATED_ENDS = [
+    ({"choices": [{"finish_reason": "stop"}], "usage": 1}, True),
+    ({"type": "response.incomplete", "response": {"id": 1}}, True),
+    ({"type": "message_stop"}, True),
+    ({"type": "response.created", "response": {"output": 1}}, False),
+    ({"choices": [{"finish_reason": None, "delta": {"content": '"finish_reason": "stop"'}}]}, False),
+    ({"error": {"message": "x"}}, False),
+]
+
+
+@pytest.mark.parametrize(("event", "finished"), STATED_ENDS)
 def test_a_stream_that_states_its_end_was_not_cut(event: Any, finished: bool) -> None:
     assert read_end(lines(event), streams=True).finished is finished
 
@@ -115,19 +115,19 @@ def test_a_long_answer_is_put_together_once() -> None:
     assert whole is not None and len(json.loads(whole)["choices"][0]["message"]["content"]) == 20_000_000
 
 
-@pytest.mark.parametrize(
-    "stream",
-    [
-        chunk("x" * 2**16) * (MOST // 2**16 + 1),
-        b"x" * (LINE + 1),
-        b"data: " + b'{"choices":' * 1000 + b"1" + b"}" * 1000 + b"\n",
-        b'data: {"choices":[{"index":0,"delta":' + b'{"a":' * 1000 + b"1" + b"}" * 1000 + b"}]}\n",
-        chunk("a") + chunk(5),
-        chunk("a") + chunk({"a": 1}),
-        chunk(["a"]) + chunk("b"),
-        b'data: {"choices":[{"index":[]}]}\n',
-    ],
-)
+FOREIGN = [
+    chunk("x" * 2**16) * (MOST // 2**16 + 1),
+    b"x" * (LINE + 1),
+    b"data: " + b'{"choices":' * 1000 + b"1" + b"}" * 1000 + b"\n",
+    b'data: {"choices":[{"index":0,"delta":' + b'{"a":' * 1000 + b"1" + b"}" * 1000 + b"}]}\n",
+    chunk("a") + chunk(5),
+    chunk("a") + chunk({"a": 1}),
+    chunk(["a"]) + chunk("b"),
+    b'data: {"choices":[{"index":[]}]}\n',
+]
+
+
+@pytest.mark.parametrize("stream", FOREIGN)
 def test_of_a_foreign_or_endless_stream_no_answer_is_made(stream: bytes) -> None:
     merged = StreamAggregator()
     for start in range(0, len(stream), 2**17):
@@ -140,13 +140,13 @@ def test_of_a_foreign_or_endless_stream_no_answer_is_made(stream: bytes) -> None
 ITEMS = [{"type": "reasoning", "id": "rs_2", "content": {"id": "resp_3"}}, {"type": "message", "id": "msg_3"}]
 
 
-@pytest.mark.parametrize(
-    ("tail", "streams"),
-    [
-        (json.dumps({"id": "resp_1", "output": ITEMS}).encode(), False),
-        (lines({"type": "response.completed", "response": {"id": "resp_1", "output": ITEMS}}), True),
-    ],
-)
+WITH_IDS = [
+    (json.dumps({"id": "resp_1", "output": ITEMS}).encode(), False),
+    (lines({"type": "response.completed", "response": {"id": "resp_1", "output": ITEMS}}), True),
+]
+
+
+@pytest.mark.parametrize(("tail", "streams"), WITH_IDS)
 def test_the_ids_by_which_later_calls_go_on_are_read(tail: bytes, streams: bool) -> None:
     assert read_end(tail, streams=streams).ids == ("resp_1", "rs_2", "msg_3")
     assert read_end(tail[20:], streams=streams).ids == ()

@@ -187,10 +187,8 @@ def test_a_key_may_have_a_weight_behind_it(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("weight", ["0", "-1", "nan", "inf", "heavy", "1 2"])
 def test_a_weight_that_is_none_keeps_the_server_from_starting_hiding_the_key(tmp_path: Path, weight: str) -> None:
-    file = tmp_path / "keys"
-    file.write_text(f"{KEY} {weight}\n")
     with pytest.raises(ConfigError, match="line 1: behind a key may stand its weight") as error:
-        load_keys([], file, {})
+        load_keys([], keys_file(tmp_path, f"{KEY} {weight}\n"), {})
     assert KEY not in str(error.value)
 
 

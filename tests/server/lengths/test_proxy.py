@@ -64,13 +64,13 @@ def test_all_tasks_are_compared_as_json_and_one_is_kept(
     assert told["rows"]["test"] == 12
 
 
-@pytest.mark.parametrize(
-    ("rows", "length", "task", "said"),
-    [
-        (10, None, "regression-l1", "only 10 rows to train from"),
-        (60, 5, "classification", "--task classification: the lengths are too much alike"),
-    ],
-)
+UNTRAINABLE = [
+    (10, None, "regression-l1", "only 10 rows to train from"),
+    (60, 5, "classification", "--task classification: the lengths are too much alike"),
+]
+
+
+@pytest.mark.parametrize(("rows", "length", "task", "said"), UNTRAINABLE)
 def test_what_cannot_be_trained_is_one_line(
     tmp_path: Path, tiny_folder: Path, embedder: Path, rows: int, length: int | None, task: str, said: str,
     capsys: pytest.CaptureFixture[str],

@@ -224,13 +224,13 @@ PRICES = Bilinear(p1=0, p2=0, p3=0, p4=0, d1=0.00001, d2=0.001, d3=0, d4=0.02)
 """At 512 tokens a row adds 6.12 ms to 20: 38 tokens/s alone, 155 for 64."""
 
 
-@pytest.mark.parametrize(
-    ("prices", "speed"),
-    [
-        (PRICES, "about 38 tokens/s for one request, 155 for 64 together, as measured here"),
-        (None, "not known yet; it is learned from what is served"),
-    ],
-)
+SPEEDS = [
+    (PRICES, "about 38 tokens/s for one request, 155 for 64 together, as measured here"),
+    (None, "not known yet; it is learned from what is served"),
+]
+
+
+@pytest.mark.parametrize(("prices", "speed"), SPEEDS)
 async def test_it_tells_what_serves_and_what_to_try(live: Live, prices: Bilinear | None, speed: str) -> None:
     service = replace(live.service, machine=HostMachine(CONDITIONS, prices))
     assert summarize(service, "http://127.0.0.1:8000", 1.25).splitlines() == [
@@ -242,21 +242,21 @@ async def test_it_tells_what_serves_and_what_to_try(live: Live, prices: Bilinear
     ]
 
 
-@pytest.mark.parametrize(
-    ("defaults", "told"),
-    [
-        (AnswerDefaults(SamplingDefaults()), []),
-        (
-            AnswerDefaults(SamplingDefaults(), max_tokens=128),
-            ["  answers   without max_tokens end after 128 tokens: --default-max-tokens changes that"],
-        ),
-        (AnswerDefaults(SamplingDefaults(max_new_tokens=256), max_tokens=1024), []),  # the context ends them
-        (
-            AnswerDefaults(SamplingDefaults(max_new_tokens=66)),
-            ["  answers   all end after 66 tokens: max_new_tokens of the model's generation config"],
-        ),
-    ],
-)
+UNASKED = [
+    (AnswerDefaults(SamplingDefaults()), []),
+    (
+        AnswerDefaults(SamplingDefaults(), max_tokens=128),
+        ["  answers   without max_tokens end after 128 tokens: --default-max-tokens changes that"],
+    ),
+    (AnswerDefaults(SamplingDefaults(max_new_tokens=256), max_tokens=1024), []),  # the context ends them
+    (
+        AnswerDefaults(SamplingDefaults(max_new_tokens=66)),
+        ["  answers   all end after 66 tokens: max_new_tokens of the model's generation config"],
+    ),
+]
+
+
+@pytest.mark.parametrize(("defaults", "told"), UNASKED)
 async def test_it_tells_what_ends_an_answer_unasked(live: Live, defaults: AnswerDefaults, told: list[str]) -> None:
     model = replace(live.service.model, defaults=defaults)
     service = replace(live.service, served_model=model, machine=HostMachine(CONDITIONS, PRICES))

@@ -182,24 +182,24 @@ def row_of(low: float, high: float, unit: str, *measured: float) -> ReportRow:
     return ReportRow.beside("a over b", {str(one): one for one in measured}, low, high, unit, "IV, Fig. 1")
 
 
-@pytest.mark.parametrize(
-    ("row", "verdict"),
-    [
-        (row_of(60, 70, PERCENT, 10, 55), "as published, within 10%"),  # 10 % of 70 below 60
-        (row_of(60, 70, PERCENT, 10, 52), "less"),
-        (row_of(60, 70, PERCENT, 78, 90), "more"),
-        (row_of(60, 70, PERCENT, 20, 90), "less"),  # on both sides, and nowhere near
-        (row_of(60, 70, PERCENT, -5, 0), "the opposite"),
-        (row_of(1.7, 2.2, TIMES, 0.7, 1.0), "the opposite"),
-        (row_of(1.7, 2.2, TIMES, 1.2), "less"),
-        (row_of(242, 242, SECONDS, 241.7), "as published, within 10%"),
-        (row_of(242, 242, SECONDS, 0.5), "less"),
-        (ReportRow.claim("it rises", True, "1, 2", "IV"), "holds"),
-        (ReportRow.claim("it rises", False, "2, 1", "IV"), "does not hold"),
-        (ReportRow.skip("it", "there is no GPU"), ""),
-        (ReportRow.find("it", {"it": 1.0}, SECONDS), ""),
-    ],
-)
+VERDICTS = [
+    (row_of(60, 70, PERCENT, 10, 55), "as published, within 10%"),  # 10 % of 70 below 60
+    (row_of(60, 70, PERCENT, 10, 52), "less"),
+    (row_of(60, 70, PERCENT, 78, 90), "more"),
+    (row_of(60, 70, PERCENT, 20, 90), "less"),  # on both sides, and nowhere near
+    (row_of(60, 70, PERCENT, -5, 0), "the opposite"),
+    (row_of(1.7, 2.2, TIMES, 0.7, 1.0), "the opposite"),
+    (row_of(1.7, 2.2, TIMES, 1.2), "less"),
+    (row_of(242, 242, SECONDS, 241.7), "as published, within 10%"),
+    (row_of(242, 242, SECONDS, 0.5), "less"),
+    (ReportRow.claim("it rises", True, "1, 2", "IV"), "holds"),
+    (ReportRow.claim("it rises", False, "2, 1", "IV"), "does not hold"),
+    (ReportRow.skip("it", "there is no GPU"), ""),
+    (ReportRow.find("it", {"it": 1.0}, SECONDS), ""),
+]
+
+
+@pytest.mark.parametrize(("row", "verdict"), VERDICTS)
 def test_a_row_is_judged_by_the_published_range_and_a_tenth_of_it(row: ReportRow, verdict: str) -> None:
     assert row.verdict == verdict
 

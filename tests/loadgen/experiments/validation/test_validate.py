@@ -41,14 +41,8 @@ COST = Bilinear(0, 0, 0, 0.01, 0, 0, 0, 0.002)
 
 @pytest.fixture(autouse=True)
 def surroundings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in {
-        "CACHE": tmp_path / "cache",
-        "DTYPE": "float32",
-        "DEVICE": "cpu",
-        "MAX_MODEL_LEN": 160,
-        "MAX_NUM_SEQS": 4,
-        "KV_CACHE_MEMORY": 0.01,
-    }.items():
+    settings = {"CACHE": tmp_path / "cache", "DTYPE": "float32", "DEVICE": "cpu"}
+    for name, value in (settings | {"MAX_MODEL_LEN": 160, "MAX_NUM_SEQS": 4, "KV_CACHE_MEMORY": 0.01}).items():
         monkeypatch.setenv(f"LENGTHWISE_{name}", str(value))
 
 
@@ -56,10 +50,8 @@ def surroundings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def profiled(tmp_path: Path, tiny_folder: Path, tiny_model: LoadedModel) -> None:
     config = ServeConfig(model=str(tiny_folder), dtype="float32", device="cpu", max_model_len=160, max_num_seqs=4)
     conditions = conditions_of(config, tiny_model)
-    write_profile(
-        tmp_path / "cache",
-        Profile(conditions, "2026-01-01T00:00:00", "0", COST, FitErrors(0, 0, None), Timings()),
-    )
+    profile = Profile(conditions, "2026-01-01T00:00:00", "0", COST, FitErrors(0, 0, None), Timings())
+    write_profile(tmp_path / "cache", profile)
 
 
 LOAD = ("--quick", "--rate", "20", "--duration", "0.4", "--max-output-len", "12", "--dataset-name", "random")
@@ -150,9 +142,14 @@ def test_requests_come_at_the_rate() -> None:
     assert paced(args, probe, 2.8) == made
 
 
-def test_a_slow_machine_serves_a_few_all_the_same() -> None:
-    args = parse("--quick")
-    assert len(paced(args, lengths(args, 4096), 0.001)) == QUICK.least
+@pytest.mark.parametrize(
+    ("flags", "pace", "requests"), [(["--quick"], 0.001, QUICK.least), (["--num-requests", "12"], 5.0, 12)]
+)
+def test_a_slow_machine_serves_a_few_and_a_number_makes_a_check_short(
+    flags: list[str], pace: float, requests: int
+) -> None:
+    args = parse(*flags)
+    assert len(paced(args, lengths(args, 4096), pace)) == requests
 
 
 @pytest.mark.parametrize(
@@ -173,21 +170,12 @@ def test_the_command_hands_over_to_the_validator(flags: tuple[str, ...], strateg
     assert (seen[0].validate, seen[0].strategies) == ("some-model", strategies)
 
 
-def test_a_number_of_requests_makes_a_check_short() -> None:
-    args = parse("--num-requests", "12")
-    assert len(paced(args, lengths(args, 4096), 5.0)) == 12
-
-
 @pytest.mark.parametrize(("simulated", "holds"), [(9.51, True), (10.49, True), (9.4, False), (10.6, False)])
 def test_five_percent_of_what_was_measured_at_the_speed_of_the_run(simulated: float, holds: bool) -> None:
     one = Quantity(real=10.0, profiled=5.0, simulated=simulated)
     assert one.holds is holds
     assert ValidationVerdict("vs", 1.0, 9, 1.0, {"mean": one, "p99": Quantity(1.0, 1.0, 1.0)}).holds is holds
-
-
-def test_next_to_nothing_is_nothing() -> None:
-    assert Quantity(1e-6, 0.0, 0.0).holds
-    assert not Quantity(0.01, 0.0, 0.0).holds
+    assert Quantity(1e-6, 0.0, 0.0).holds and not Quantity(0.01, 0.0, 0.0).holds, "next to nothing is nothing"
 
 
 def served(*ends: float) -> list[Served]:

@@ -43,25 +43,25 @@ WRITTEN = orjson.dumps(PERSON).decode()
 CLOSED = orjson.dumps(PERSON | {"additionalProperties": False}).decode()
 
 
-@pytest.mark.parametrize(
-    ("fields", "grammar"),
-    [
-        ({}, None),
-        ({"response_format": None}, None),
-        ({"response_format": {"type": "text"}}, None),
-        ({"response_format": {"type": "json_object"}}, Grammar(GrammarKind.JSON_SCHEMA, '{"type":"object"}')),
-        (form(PERSON), Grammar(GrammarKind.JSON_SCHEMA, WRITTEN, True)),
-        (form(PERSON, strict=True), Grammar(GrammarKind.JSON_SCHEMA, CLOSED)),
-        (form(PERSON, strict=False), Grammar(GrammarKind.JSON_SCHEMA, WRITTEN, True)),
-        (only(json=PERSON), Grammar(GrammarKind.JSON_SCHEMA, WRITTEN)),
-        (only(json=WRITTEN), Grammar(GrammarKind.JSON_SCHEMA, WRITTEN)),
-        (only(json_object=True), Grammar(GrammarKind.JSON_SCHEMA, '{"type":"object"}')),
-        (only(regex="a+"), Grammar(GrammarKind.REGEX, "a+")),
-        (only(choice=["a", 'b"\n']), Grammar(GrammarKind.LARK, r'start: "a" | "b\"\n"')),
-        (only(grammar='start: "a"'), Grammar(GrammarKind.LARK, 'start: "a"')),
-        (only(regex="a", json=None, json_object=False), Grammar(GrammarKind.REGEX, "a")),
-    ],
-)
+BOTH = [
+    ({}, None),
+    ({"response_format": None}, None),
+    ({"response_format": {"type": "text"}}, None),
+    ({"response_format": {"type": "json_object"}}, Grammar(GrammarKind.JSON_SCHEMA, '{"type":"object"}')),
+    (form(PERSON), Grammar(GrammarKind.JSON_SCHEMA, WRITTEN, True)),
+    (form(PERSON, strict=True), Grammar(GrammarKind.JSON_SCHEMA, CLOSED)),
+    (form(PERSON, strict=False), Grammar(GrammarKind.JSON_SCHEMA, WRITTEN, True)),
+    (only(json=PERSON), Grammar(GrammarKind.JSON_SCHEMA, WRITTEN)),
+    (only(json=WRITTEN), Grammar(GrammarKind.JSON_SCHEMA, WRITTEN)),
+    (only(json_object=True), Grammar(GrammarKind.JSON_SCHEMA, '{"type":"object"}')),
+    (only(regex="a+"), Grammar(GrammarKind.REGEX, "a+")),
+    (only(choice=["a", 'b"\n']), Grammar(GrammarKind.LARK, r'start: "a" | "b\"\n"')),
+    (only(grammar='start: "a"'), Grammar(GrammarKind.LARK, 'start: "a"')),
+    (only(regex="a", json=None, json_object=False), Grammar(GrammarKind.REGEX, "a")),
+]
+
+
+@pytest.mark.parametrize(("fields", "grammar"), BOTH)
 async def test_both_endpoints_ask_for_the_same(live: Live, fields: dict[str, object], grammar: Grammar | None) -> None:
     await live.chat(**fields)
     assert asked(live) == grammar
@@ -136,23 +136,23 @@ async def test_anthropics_earlier_word_for_a_form_is_taken(live: Live) -> None:
     assert asked(live) == LENIENT
 
 
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {"regex": "a", "guided_json": PERSON},
-        {"regex": "a", "response_format": {"type": "json_object"}},
-        {"regex": "a", "structured_outputs": {"choice": ["a"]}},
-        {"grammar": {"type": ["json"], "value": {}}},
-        {"grammar": {"type": "json"}},
-        {"format": "yaml"},
-        {"guided_choice": "a"},
-        {"regex": 3},
-        {"json_schema": 3},
-        {"json_schema": "{"},
-        {"structured_outputs": {"json": PERSON, "whitespace_pattern": " "}},
-        {"structured_outputs": {"structural_tag": "{}"}},
-    ],
-)
+BOUNDED = [
+    {"regex": "a", "guided_json": PERSON},
+    {"regex": "a", "response_format": {"type": "json_object"}},
+    {"regex": "a", "structured_outputs": {"choice": ["a"]}},
+    {"grammar": {"type": ["json"], "value": {}}},
+    {"grammar": {"type": "json"}},
+    {"format": "yaml"},
+    {"guided_choice": "a"},
+    {"regex": 3},
+    {"json_schema": 3},
+    {"json_schema": "{"},
+    {"structured_outputs": {"json": PERSON, "whitespace_pattern": " "}},
+    {"structured_outputs": {"structural_tag": "{}"}},
+]
+
+
+@pytest.mark.parametrize("fields", BOUNDED)
 async def test_other_servers_words_have_the_same_bounds(live: Live, fields: dict[str, object]) -> None:
     for path, body in ((CHAT, chat_body(**fields)), (COMPLETIONS, {"prompt": "Hi", **fields})):
         status, reply = await live.post(path, body)

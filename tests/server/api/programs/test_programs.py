@@ -1,20 +1,27 @@
-"""Programs of others at their defaults: three turns with a tool, and one more of the user's, each answered whole."""
+"""Programs of others at their defaults: their turns are answered whole, and find their run, never across keys."""
+
+from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+import random
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import orjson
 import pytest
 
 from engine.messages import RowSpec, RowUpdate
+from scheduler.programs.program import Program
+from scheduler.programs.recognizer import Recognizer, Signs
+from server.api.input.program import read_signs
 from server.api.input.tools import CALL_TAIL, OPEN, RESULT_OPEN, call_head
-from tests.server.api.programs.agents import CODING_AGENTS, SDKS
+from tests.server.api.programs.agents import CLAUDE_CODE, CODEX, CODING_AGENTS, OPENCODE, SDKS
 from tests.server.api.programs.shapes import CHATS, PICTURE, RESPONSES, Call, Shape
+from tests.server.api.programs.subagents import SPAWNING
 from tests.server.api.programs.without_tools import CALLS_WITHOUT_TOOLS
 from tests.server.api.tools.test_tools import assembled
 from tests.server.fakes import ANSWER, END, say
-from tests.server.live import Live, prompt_of
+from tests.server.live import Live, live_server, prompt_of
 
 AGENTS = {**CODING_AGENTS, **SDKS}
 CONTEXT = 8192  # more than any prompt here, and less than the most tokens that programs ask for
@@ -110,3 +117,184 @@ async def test_a_program_without_tools_is_answered(live: Live, name: str) -> Non
             assert all(texts) and len(texts) == len(body.get("prompt", [1]))
             scored = [one["logprobs"]["token_logprobs"] for one in reply["choices"] if body.get("echo")]
             assert all(len(one) > 1 and one[0] is None and None not in one[1:] for one in scored)
+
+
+NAMES = ("prompt_cache_key", "metadata", "client_metadata")  # of bodies
+LATER = 4  # turns of a shape behind the first
+
+
+def bodies(shape: Shape, run: str) -> Iterator[dict[str, Any]]:
+    """Of a run's turns in order, as other texts than another run's."""
+    history: list[Any] = orjson.loads(orjson.dumps(shape.history))
+    history[-1]["content"] = f"{history[-1]['content']} {run}"
+    yield {**shape.body, shape.key: [*history]}
+    for at, (tool, arguments, told) in enumerate(shape.calls):
+        call = Call(f"call_{run}_{at}", f"fc_{run}_{at}", tool, orjson.dumps(arguments).decode())
+        history += shape.write(call, told)
+        yield {**shape.body, shape.key: [*history]}
+    history += shape.close(f"Done with {run}.", f"msg_{run}")
+    yield {**shape.body, shape.key: [*history]}
+
+
+def play(shapes: Mapping[str, Shape], runs: int, keys: int, seed: int) -> tuple[int, int, int]:
+    """Later turns, those put with their run, and those put with another, of mingled runs without names and headers."""
+    draw, recognizer = random.Random(seed), Recognizer()
+    going = {
+        (f"{name} {run}", f"key {run % keys}"): bodies(shape, f"run {run}")
+        for name, shape in shapes.items()
+        for run in range(runs)
+    }
+    own: dict[str, Program] = {}
+    later = right = wrong = 0
+    while going:
+        run, key = draw.choice([*going])
+        body = next(going[run, key], None)
+        if body is None:
+            del going[run, key]
+            continue
+        plain = {name: value for name, value in body.items() if name not in NAMES}
+        found = recognizer.recognize(key, read_signs(orjson.dumps(plain), {}), 0.0)
+        later += run in own
+        right += own.get(run) is found
+        wrong += found in own.values() and own.get(run) is not found
+        own[run] = found
+    return later, right, wrong
+
+
+def test_turns_of_mingled_runs_are_recognized_by_their_messages_alone() -> None:
+    """At least 0.95 recognized and less than 0.001 wrongly, of seven programs and more."""
+    assert len(AGENTS) >= 7
+    later, right, wrong = play(AGENTS, runs=100, keys=3, seed=0)
+    assert later == len(AGENTS) * 100 * LATER
+    assert right >= 0.95 * later and wrong < 0.001 * later
+
+
+def test_runs_that_begin_alike_stay_apart_once_they_differ() -> None:
+    """64 agents with one first prompt, as evaluations start them."""
+    recognizer = Recognizer()
+    begun = [recognizer.recognize("key", Signs(chain=[b"a"]), 0.0) for _ in range(64)]
+    assert len(set(begun)) == 64
+    later = [[recognizer.recognize("key", Signs(chain=[b"a", b"%d" % run]), 0.0)] for run in range(64)]
+    for turn in range(5):
+        for run, found in enumerate(later):
+            chain = [b"a", *(b"%d %d" % (run, at) for at in range(-1, turn + 1))]
+            chain[1] = b"%d" % run
+            found.append(recognizer.recognize("key", Signs(chain=chain), 0.0))
+    assert all(len(set(found)) == 1 for found in later) and {found[0] for found in later} == set(begun)
+
+
+def test_a_repeated_turn_and_a_branch_stay_with_their_run() -> None:
+    recognizer = Recognizer()
+    run, *others = [
+        recognizer.recognize("key", Signs(chain=chain), 0.0)
+        for chain in ([b"a"], [b"a", b"b"], [b"a", b"b"], [b"a", b"b", b"c"], [b"a", b"b", b"d"])
+    ]
+    assert all(other is run for other in others)
+
+
+def test_no_call_finds_the_run_of_another_key() -> None:
+    recognizer, signs = Recognizer(), Signs("kind", [b"a", b"b"], ["session 1"], ["resp_1"])
+    one = recognizer.recognize("one", signs, 0.0, "resp_1")
+    other = recognizer.recognize("other", signs, 0.0)
+    assert one is not other and one.kind != other.kind
+    assert recognizer.recognize("one", signs, 0.0) is one
+
+
+def test_a_key_with_many_calls_forgets_its_own_first() -> None:
+    recognizer = Recognizer(most=100)
+    kept = recognizer.recognize("quiet", Signs(chain=[b"a"]), 0.0)
+    for call in range(1000):
+        recognizer.recognize("busy", Signs(chain=[b"%d" % call]), 0.0)
+    assert recognizer.recognize("quiet", Signs(chain=[b"a", b"b"]), 0.0) is kept
+    assert sum(map(len, recognizer._keys.values())) <= 100
+
+
+def test_calls_that_are_all_alike_stay_few() -> None:
+    recognizer = Recognizer(most=3000)
+    for call in range(9000):
+        recognizer.recognize("key", Signs(chain=[b"%d" % (call % 5)]), 0.0)
+    (marks,) = recognizer._keys.values()
+    assert {len(alike) for alike in marks.values()} <= {*range(1, 1025)}
+    assert sum(map(len, marks.values())) == len(marks) + recognizer._alike <= 3000
+
+
+@pytest.mark.parametrize(("shape", "headers"), [(CODEX, True), (CLAUDE_CODE, False), (OPENCODE, True)])
+def test_what_programs_send_names_the_run_though_its_history_is_another(shape: Shape, headers: bool) -> None:
+    """As after a summary; the names are of the body, too, or of headers alone."""
+    recognizer, given = Recognizer(), shape.headers if headers else {}
+    first, *_ = bodies(shape, "run 1")
+    summed = {**shape.body, shape.key: [{"role": "user", "content": "What was done: much."}]}
+    found = [recognizer.recognize("key", read_signs(orjson.dumps(one), given), 0.0) for one in (first, summed)]
+    assert found[0] is found[1]
+
+
+def test_a_key_of_many_runs_names_none() -> None:
+    named = read_signs(b'{"messages": [], "prompt_cache_key": "my-app"}', {})
+    assert named.names == [] and read_signs(b"[1]", {}) == read_signs(b"\xff", {}) == Signs()
+
+
+ODD = (b'{"input": ["\\"item_reference\\"", 1, null]}', b'{"messages": {"a": 1}, "system": [], "metadata": [1]}')
+
+
+@pytest.mark.parametrize(
+    "body", [*ODD, b'{"messages": 5, "tools": 1, "prompt_cache_key": 1, "previous_response_id": []}']
+)
+def test_odd_bodies_are_read_and_left_to_others_to_refuse(body: bytes) -> None:
+    signs = read_signs(body, {"session-id": ""})
+    assert signs.names == [] == signs.extends
+
+
+def test_texts_marked_for_a_cache_or_written_as_one_part_are_the_same() -> None:
+    parts = b'{"messages": [{"role": "user", "content": [{"type": "text", "text": "A \\"b\\"."%b}]}]}'
+    plain = b'{"messages": [{"role": "user", "content": "A \\"b\\"."}]}'
+    chains = [read_signs(parts % mark, {}).chain for mark in (b"", b', "cache_control": {"type": "ephemeral"}')]
+    assert chains[0] == chains[1] == read_signs(plain, {}).chain
+
+
+def test_programs_without_tools_are_recognized_too() -> None:
+    path, turns = CALLS_WITHOUT_TOOLS["aider"]
+    recognizer = Recognizer()
+    found = {recognizer.recognize("key", read_signs(orjson.dumps(one), {}), 0.0) for one in turns}
+    assert len(found) == 1 and len(turns) == 3 and path
+
+
+@pytest.mark.parametrize("name", ["openai-agents, chats", "AI SDK"])
+async def test_a_server_puts_a_runs_calls_together(name: str) -> None:
+    shape = {**SDKS, **CODING_AGENTS}[name]
+    async with live_server(context_length=8192) as live:
+        for body in [*bodies(shape, "run 1")][:-1]:
+            await send(live, shape.path, body)
+        first, *others = [one.program for one in live.dispatcher.submitted]
+        assert first is not None and first.turns == 4 and all(other is first for other in others)
+
+
+async def test_a_response_goes_on_with_the_run_of_the_one_before() -> None:
+    async with live_server() as live:
+        first = await send(live, RESPONSES, {"model": "fake", "input": "Hi."})
+        await send(live, RESPONSES, {"model": "fake", "input": "Go on.", "previous_response_id": first["id"]})
+        one, other = [each.program for each in live.dispatcher.submitted]
+        assert one is other is not None
+
+
+async def send(live: Live, path: str, body: dict[str, Any]) -> dict[str, Any]:
+    reply = await live.obtain(path, {**body, "stream": False})
+    return dict(reply)
+
+
+@pytest.mark.parametrize("name", SPAWNING)
+def test_a_subagent_is_a_program_of_its_own_below_the_one_that_started_it(name: str) -> None:
+    recognizer, found = Recognizer(), dict[str, Program]()
+    for agent, headers, body in SPAWNING[name].play():
+        signs = read_signs(orjson.dumps(body), headers)
+        program = recognizer.recognize("key", signs, 0.0)
+        assert found.setdefault(agent, program) is program, agent
+        assert recognizer.recognize("another", signs, 0.0) not in found.values()
+    main, *others = found.values()
+    assert main.parent is None and others and all(one.parent is main for one in others)
+    assert len({*found.values()}) == len(SPAWNING[name].agents)
+
+
+def test_a_subagent_of_an_unknown_program_has_no_parent() -> None:
+    agents = SPAWNING["opencode"].play()
+    headers, body = next((headers, body) for agent, headers, body in agents if agent == "child")
+    assert Recognizer().recognize("key", read_signs(orjson.dumps(body), headers), 0.0).parent is None

@@ -141,14 +141,14 @@ async def test_a_call_is_an_item_of_its_own_whole_and_streamed(tooled: Live) -> 
     assert events[-2]["item"]["arguments"] == events[-3]["arguments"] == '{"city":"Graz"}'
 
 
-@pytest.mark.parametrize(
-    ("tokens", "statuses"),
-    [
-        (len("Let me s"), ["incomplete"]),
-        (len(f"Let me see.\n{CALL}"), ["completed", "completed"]),
-        (len(f"Let me see.\n{CALL}\nWh"), ["completed", "completed", "incomplete"]),
-    ],
-)
+STATUSES = [
+    (len("Let me s"), ["incomplete"]),
+    (len(f"Let me see.\n{CALL}"), ["completed", "completed"]),
+    (len(f"Let me see.\n{CALL}\nWh"), ["completed", "completed", "incomplete"]),
+]
+
+
+@pytest.mark.parametrize(("tokens", "statuses"), STATUSES)
 async def test_of_a_cut_answer_only_the_last_item_is_incomplete(tooled: Live, tokens: int, statuses: list[str]) -> None:
     """A call that was whole was called incomplete where the answer was cut behind it, and clients left it out."""
     tooled.dispatcher.script = partial(say, f"Let me see.\n{CALL}\nWhat else?")

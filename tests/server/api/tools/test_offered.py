@@ -56,16 +56,16 @@ async def test_of_all_tools_only_those_allowed_may_be_called(live: Live) -> None
         assert "weather" in prompt_of(live)
 
 
-@pytest.mark.parametrize(
-    ("choice", "said"),
-    [
-        (allow("none"), "'none' is none of the tools"),
-        (allow(), "length"),
-        ({"type": "allowed_tools"}, "allowed_tools: is missing"),
-        ({"type": "function"}, "function: is missing"),
-        (allow("clock", mode="sometimes"), "mode"),
-    ],
-)
+SAYING_NOTHING = [
+    (allow("none"), "'none' is none of the tools"),
+    (allow(), "length"),
+    ({"type": "allowed_tools"}, "allowed_tools: is missing"),
+    ({"type": "function"}, "function: is missing"),
+    (allow("clock", mode="sometimes"), "mode"),
+]
+
+
+@pytest.mark.parametrize(("choice", "said"), SAYING_NOTHING)
 async def test_a_choice_that_says_nothing_is_refused(live: Live, choice: object, said: str) -> None:
     status, reply = await live.post(CHAT, chat_body(tools=TOOLS, tool_choice=choice))
     assert (status, reply["error"]["param"]) == (400, "tool_choice")
@@ -229,19 +229,19 @@ def json_schema(strict: bool | None) -> dict[str, object]:
     return {"type": "json_schema", "json_schema": {"name": "person", "schema": OPEN, "strict": strict}}
 
 
-@pytest.mark.parametrize(
-    ("flag", "fields", "closes"),
-    [
-        (False, {"response_format": json_schema(True)}, True),
-        (False, {"response_format": json_schema(None)}, False),
-        (False, {"response_format": json_schema(False)}, False),
-        (True, {"response_format": json_schema(None)}, True),
-        (True, {"structured_outputs": {"json": OPEN}}, True),
-        (False, {"tools": [tool(parameters=OPEN, strict=True)]}, True),
-        (False, {"tools": [tool(parameters=OPEN)]}, False),
-        (True, {"tools": [tool(parameters=OPEN)]}, True),
-    ],
-)
+STRICT = [
+    (False, {"response_format": json_schema(True)}, True),
+    (False, {"response_format": json_schema(None)}, False),
+    (False, {"response_format": json_schema(False)}, False),
+    (True, {"response_format": json_schema(None)}, True),
+    (True, {"structured_outputs": {"json": OPEN}}, True),
+    (False, {"tools": [tool(parameters=OPEN, strict=True)]}, True),
+    (False, {"tools": [tool(parameters=OPEN)]}, False),
+    (True, {"tools": [tool(parameters=OPEN)]}, True),
+]
+
+
+@pytest.mark.parametrize(("flag", "fields", "closes"), STRICT)
 async def test_strict_schemas_and_by_a_flag_all_close(flag: bool, fields: dict[str, object], closes: bool) -> None:
     async with live_server(close_schemas=flag, context_length=4096) as live:
         await live.chat(**fields, **({"tool_choice": "required"} if "tools" in fields else {}))

@@ -1,4 +1,4 @@
-"""`lengthwise chat` against a live server: as a program with pipes, and its conversation by itself."""
+"""`lengthwise chat` against a live server: with pipes, at a terminal, and its conversation by itself."""
 
 import asyncio
 import os
@@ -6,8 +6,9 @@ import pty
 import signal
 from asyncio.subprocess import PIPE, Process, create_subprocess_exec
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, closing
+from contextlib import asynccontextmanager, closing, redirect_stderr, redirect_stdout
 from functools import partial
+from io import BytesIO, StringIO, TextIOWrapper
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ import pytest
 from loadgen.result_file import PROGRAM
 from models.errors import UserError
 from server.cli.commands.chat import Chat, ChatSession
+from server.cli.main import main
 from tests.server.fakes import ANSWER, FakeText, say
 from tests.server.live import Live, live_server, prompt_of
 
@@ -22,18 +24,21 @@ ROOT = Path(__file__).parents[4]
 DEAD_END = "http://127.0.0.1:1"
 
 
-async def chat(url: str, typed: str, *flags: str) -> tuple[int | None, str, str]:
-    """Exit code, output and errors of the command with `typed` in its pipe."""
-    command = [*PROGRAM, "chat", "--url", url, *flags]
-    process = await create_subprocess_exec(*command, cwd=ROOT, stdin=PIPE, stdout=PIPE, stderr=PIPE)
-    out, err = await process.communicate(typed.encode())
-    return process.returncode, out.decode(), err.decode()
+async def chat(url: str, typed: str, *flags: str) -> tuple[int, str, str]:
+    """Exit code, output and errors of the command with `typed` in its pipe, in this process."""
+    out, err, pipe = StringIO(), StringIO(), TextIOWrapper(BytesIO(typed.encode()))
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
+        patch.setattr("sys.argv", ["lengthwise", "chat", "--url", url, *flags])
+        patch.setattr("sys.stdin", pipe)
+        return await asyncio.to_thread(main), out.getvalue(), err.getvalue()
 
 
 async def test_without_a_terminal_it_answers_each_line_and_prints_nothing_else(live: Live) -> None:
-    flags = ["--system", "Be brief", "--temperature", "0.5", "--max-tokens", "100"]
-    code, out, err = await chat(live.url, "Hi\n\nMore\n/reset\nAnew\n", *flags)
-    assert (code, out, err) == (0, f"{ANSWER}\n" * 3, "")
+    command = [*PROGRAM, "chat", "--url", live.url]
+    command += ["--system", "Be brief", "--temperature", "0.5", "--max-tokens", "100"]
+    process = await create_subprocess_exec(*command, cwd=ROOT, stdin=PIPE, stdout=PIPE, stderr=PIPE)
+    out, err = await process.communicate(b"Hi\n\nMore\n/reset\nAnew\n")
+    assert (process.returncode, out.decode(), err) == (0, f"{ANSWER}\n" * 3, b"")
     prompts = [FakeText().decode(request.prompt) for request in live.dispatcher.submitted]
     assert prompts == [
         "system:Be brief\nuser:Hi\nassistant:",

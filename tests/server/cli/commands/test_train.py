@@ -133,17 +133,17 @@ def test_the_report_says_which_predictor_is_best_and_by_what(
     assert f"the new forest is in {out}" in told
 
 
-@pytest.mark.parametrize(
-    ("line", "message"),
-    [
-        ('{"instruction": "a"}', "rows.jsonl:1: .*missing required field `input`"),
-        ('{"instruction": "a", "input": "b"}', "rows.jsonl:1: neither length nor reference"),
-        ('{"instruction": "a", "input": "b", "length": 0}', "Expected `int` >= 1"),
-        ("nonsense", "rows.jsonl:1: .*each line is an object with instruction, input"),
-        ('{"instruction": "a", "input": "b", "length": 3}', "only 1 rows to train from, 20 is the least"),
-        ("", "only 0 rows"),
-    ],
-)
+USELESS = [
+    ('{"instruction": "a"}', "rows.jsonl:1: .*missing required field `input`"),
+    ('{"instruction": "a", "input": "b"}', "rows.jsonl:1: neither length nor reference"),
+    ('{"instruction": "a", "input": "b", "length": 0}', "Expected `int` >= 1"),
+    ("nonsense", "rows.jsonl:1: .*each line is an object with instruction, input"),
+    ('{"instruction": "a", "input": "b", "length": 3}', "only 1 rows to train from, 20 is the least"),
+    ("", "only 0 rows"),
+]
+
+
+@pytest.mark.parametrize(("line", "message"), USELESS)
 def test_what_cannot_be_used_is_one_line_on_standard_error(
     tmp_path: Path, tiny_folder: Path, embedder: Path, line: str, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -177,13 +177,13 @@ def test_one_command_tells_all(journal: Path, tmp_path: Path, capsys: pytest.Cap
     assert told["trials"][0]["mean_jct_ms"] == pytest.approx(told["recorded"]["mean_jct_ms"], rel=0.02)
 
 
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        (("--strategies", "vsq"), "vsq: wants other weights"),
-        (("--of", "another"), "holds 0 answered requests to another"),
-    ],
-)
+MISSING = [
+    (("--strategies", "vsq"), "vsq: wants other weights"),
+    (("--of", "another"), "holds 0 answered requests to another"),
+]
+
+
+@pytest.mark.parametrize(("flags", "message"), MISSING)
 @pytest.mark.usefixtures("journal")
 def test_what_is_missing_is_told(flags: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(*flags) == 1
