@@ -53,13 +53,13 @@ def read_signs(body: bytes, headers: Mapping[str, str], fields: SignFields | Non
         fields = msgspec.json.decode(body, type=SignFields) if fields is None else fields
         # before the last of a system prompt's parts stand headers that change
         messages, told = (
-            [*map(bytes, msgspec.json.decode(raw, type=list[Raw]))] if raw.startswith(b"[") else [raw] * bool(raw)
+            msgspec.json.decode(raw, type=list[Raw]) if raw.startswith(b"[") else [raw] * bool(raw)
             for raw in (bytes(fields.messages or fields.input), bytes(fields.system or fields.instructions))
         )
     except (msgspec.MsgspecError, UnicodeError, RecursionError):
         return Signs()
-    del messages[MOST_MESSAGES:]
-    told = told[-1:] or [one for one in messages[:1] if _TOLD.search(one)] or [bytes(fields.tools)]
+    messages, told = [bytes(one) for one in messages[:MOST_MESSAGES]], [bytes(one) for one in told[-1:]]
+    told = told or [one for one in messages[:1] if _TOLD.search(one)] or [bytes(fields.tools)]
     digest, kind, chain = blake2b(digest_size=16), "", list[bytes]()
     for message in (*told, *messages):
         text = _CACHED.sub(b"", message) if b'"cache_control"' in message else message
