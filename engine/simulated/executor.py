@@ -11,20 +11,21 @@ from engine.lifecycle import Lifecycle
 from engine.messages import Admit, Command, Deliver, ExecutorInfo, StepStats, Stop
 from engine.simulated.batch import SimulatedBatch, SimulatedKv, SimulatedRow
 from engine.simulated.device import SimulatedDevice
-from engine.simulated.machine import Cost, Pace, Work, keep_pace
+from engine.simulated.machine import Machine, Work, keep_pace
 
 
 @dataclass(slots=True)
 class DeviceUsage:
-    """Seconds."""
+    """Seconds, and tokens."""
 
+    completion: float = 0.0  # clock time of its last work
     prefill: float = 0.0  # with entries by shape
     decode: float = 0.0
     row_decode: float = 0.0  # over rows: / `decode` = mean batch size
-    last: float = 0.0  # clock time
+    tally: StepStats = StepStats()
 
     def book(self, work: Work, rows: int, now: float) -> None:
-        self.last = now
+        self.completion = now
         if work.action is Action.DECODE:
             self.decode += work.seconds
             self.row_decode += rows * work.seconds
@@ -36,17 +37,14 @@ class DeviceUsage:
 class SimulatedExecutor:
     """The owner moves the clock to `due`, and calls `advance`. A shared store lets rows migrate."""
 
-    info: ExecutorInfo
-    cost: Cost
+    index: int
+    machine: Machine
     now: Callable[[], float]
     deliver: Deliver
     _: KW_ONLY
     store: HostStore[SimulatedRow] | None = None
     prefixes: PrefixCache[SimulatedKv] | None = None
-    max_prefill_tokens: int | None = None  # of a chunk; None: unbounded
     headroom: int = HEADROOM
-    reads_padding: bool = True
-    pace: Pace = keep_pace
     alive: bool = True
     due: float = math.inf  # clock time; infinity: on a command
     usage: DeviceUsage = field(default_factory=DeviceUsage)
@@ -56,10 +54,11 @@ class SimulatedExecutor:
     _turns: int = 0
 
     def __post_init__(self) -> None:
-        capacity, rows = self.info.capacity_tokens, self.info.max_rows
-        batch = SimulatedBatch(capacity, rows, self.headroom, reads_padding=self.reads_padding)
-        chunk = capacity * rows if self.max_prefill_tokens is None else self.max_prefill_tokens
-        self._device = SimulatedDevice(batch, self.cost, chunk, self.prefixes)
+        machine = self.machine
+        capacity, rows, chunk = machine.capacity_tokens, machine.max_num_seqs, machine.max_prefill_tokens
+        self.info = ExecutorInfo(self.index, "simulated", capacity, rows, machine.longest)
+        batch = SimulatedBatch(capacity, rows, self.headroom, reads_padding=machine.reads_padding)
+        self._device = SimulatedDevice(batch, machine.cost, capacity * rows if chunk is None else chunk, self.prefixes)
         self._lifecycle = Lifecycle(self._device, self.store)
         self._table = self._lifecycle.table
         self._shape = self._table.shape()
@@ -103,15 +102,16 @@ class SimulatedExecutor:
             action = self._lifecycle.next()
             if action is not None:
                 work = self._device.work(action, self._lifecycle.entering, self._lifecycle.iterations_to_look())
-                return work if self.pace is keep_pace else work.paced(self.pace, self.now())
+                return work if self.machine.pace is keep_pace else work.paced(self.machine.pace, self.now())
         if self._table.rows:
             raise RuntimeError(f"a simulated device is stuck with {len(self._table.rows)} rows: a fault of ours")
         return None
 
     def _report(self, seconds: float) -> None:
-        report = self._table.report(self.info.index, self._turns, seconds)
+        report = self._table.report(self.index, self._turns, seconds)
         emptied = self._table.idle and report.shape != self._shape
         if seconds or report.updates or report.begun or report.handed_back or report.tally != StepStats() or emptied:
             self._shape = report.shape
             self._table.clear()
+            self.usage.tally += report.tally
             self.deliver(report)

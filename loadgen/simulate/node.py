@@ -3,18 +3,18 @@
 """
 
 import asyncio
+import itertools
 import math
 import random
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Unpack
 
 from engine.kv.host_store import HostStore
 from engine.kv.prefix_cache import CHUNK, PrefixCache
-from engine.messages import ExecutorInfo, Report, StepReport, StepStats
+from engine.messages import Report
 from engine.sampling.params import SamplingParams
 from engine.simulated.batch import SimulatedKv, SimulatedRow
-from engine.simulated.executor import SimulatedExecutor
+from engine.simulated.executor import DeviceUsage, SimulatedExecutor
 from engine.simulated.machine import Machine
 from loadgen.simulate.prediction import Forecast, split_forecast
 from scheduler.assembly import SchedulerParts
@@ -26,8 +26,7 @@ from scheduler.wait_estimate.node_router import Job, NodeLoad, WorkRouter
 
 
 class VirtualClock:
-    def __init__(self) -> None:
-        self._time = 0.0
+    _time = 0.0
 
     def now(self) -> float:
         return self._time
@@ -43,15 +42,6 @@ class VirtualClock:
             self.move_to(until)
 
 
-@dataclass(frozen=True, slots=True)
-class WorkerRecord:
-    completion: float  # of its last work, seconds after the start
-    prefill: float  # seconds
-    decode: float  # seconds
-    row_decode: float  # summed over rows; divided by `decode`, the mean batch size
-    tally: StepStats
-
-
 class Node:
     """A whole server. The clock's owner moves it to `due`, calls `advance`, and so on."""
 
@@ -59,13 +49,13 @@ class Node:
         self._clock = clock
         self._batcher = parts.batcher
         store: HostStore[SimulatedRow] = HostStore()
-        self._prefixes: PrefixCache[SimulatedKv] = PrefixCache(
-            machine.prefix_cache_tokens, CHUNK if machine.prefix_cache_tokens else 1, clock.now
-        )
-        self._executors = [self._executor(index, machine, store) for index in range(machine.workers)]
-        prefixes = self._prefixes.length
-        self._dispatcher = Dispatcher(parts, self._executors, clock, kept_prefix=prefixes)
-        self._tallies = [StepStats()] * machine.workers
+        chunk = CHUNK if machine.prefix_cache_tokens else 1
+        prefixes = PrefixCache[SimulatedKv](machine.prefix_cache_tokens, chunk, clock.now)
+        self._executors = [
+            SimulatedExecutor(index, machine, clock.now, self._receive, store=store, prefixes=prefixes)
+            for index in range(machine.workers)
+        ]
+        self._dispatcher = Dispatcher(parts, self._executors, clock, kept_prefix=prefixes.length)
         self._runs_ahead = machine.runs_ahead
         self._changed = False  # since the last decisions
         self._wake = math.inf
@@ -78,12 +68,8 @@ class Node:
     def load(self) -> NodeLoad:
         return self._dispatcher.waits.load()
 
-    def records(self) -> list[WorkerRecord]:
-        usages = (executor.usage for executor in self._executors)
-        return [
-            WorkerRecord(one.last, one.prefill, one.decode, one.row_decode, tally)
-            for one, tally in zip(usages, self._tallies, strict=True)
-        ]
+    def usages(self) -> list[DeviceUsage]:
+        return [executor.usage for executor in self._executors]
 
     def submit(
         self, prompt: Sequence[int], sampling: SamplingParams, forecast: Forecast, **known: Unpack[Known]
@@ -106,23 +92,7 @@ class Node:
             self._decide()
         self.due = min(self._wake, min(executor.due for executor in self._executors))
 
-    def _executor(self, index: int, machine: Machine, store: HostStore[SimulatedRow]) -> SimulatedExecutor:
-        info = ExecutorInfo(index, "simulated", machine.capacity_tokens, machine.max_num_seqs, machine.longest)
-        return SimulatedExecutor(
-            info,
-            machine.cost,
-            self._clock.now,
-            self._receive,
-            store=store,
-            prefixes=self._prefixes,
-            max_prefill_tokens=machine.max_prefill_tokens,
-            reads_padding=machine.reads_padding,
-            pace=machine.pace,
-        )
-
     def _receive(self, report: Report) -> None:
-        if isinstance(report, StepReport):
-            self._tallies[report.executor] += report.tally
         self._dispatcher.receive(report)
         self._changed = True
 
@@ -140,14 +110,13 @@ class Router:
     due = math.inf  # when it next looks at the nodes
 
     def __init__(self) -> None:
-        self._next = 0
+        self._turns = itertools.count()
 
     def look(self, nodes: Sequence[Node], now: float) -> None: ...
 
     def choose(self, nodes: Sequence[Node], job: Job, now: float) -> int:
         """Index of the node for this request."""
-        chosen, self._next = self._next % len(nodes), self._next + 1
-        return chosen
+        return next(self._turns) % len(nodes)
 
 
 class PowerOfTwo(Router):

@@ -4,7 +4,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from engine.simulated.machine import Machine
 from loadgen.console import show_table, table_console
@@ -32,6 +31,11 @@ from scheduler.strategy import STRATEGIES
 GROUP_TOKENS = 8192  # cells of a prefill group by default
 
 MAX_NUM_SEQS = 32  # by default, as in `serve`
+
+SIZES = {name: name for name in ("workers", "capacity_tokens", "max_num_seqs")} | {
+    "context_length": "max_model_len",
+    "max_prefill_tokens": "max_num_batched_tokens",
+}  # of a machine, and their flags
 
 SEEDS = 5  # at each point of a sweep by default
 LONG = 10.0  # seconds from which an estimate is printed
@@ -141,14 +145,7 @@ def machine_of(flags: SimulateFlags, cache: Callable[[], Path]) -> Machine:
         if flags.capacity_tokens is None:
             raise UserError("a profile does not say how much memory there is: give --capacity-tokens")
         machine = Machine(cost, flags.capacity_tokens, MAX_NUM_SEQS, flags.capacity_tokens, reads_padding=False)
-    given: dict[str, Any] = {
-        "capacity_tokens": flags.capacity_tokens,
-        "max_num_seqs": flags.max_num_seqs,
-        "context_length": flags.max_model_len,
-        "workers": flags.workers,
-        "max_prefill_tokens": flags.max_num_batched_tokens,
-        "prefix_cache_tokens": flags.prefix_cache_tokens,
-    }
+    given = {name: getattr(flags, SIZES.get(name, name)) for name in (*SIZES, "prefix_cache_tokens")}
     return replace(machine, **{name: value for name, value in given.items() if value is not None})
 
 
@@ -207,9 +204,6 @@ def _write_caption(flags: SimulateFlags, machine: Machine, axes: Sequence[Axis],
         f"{flags.cost}{'' if flags.profile else ', no profile'}: {nodes}"
         f"{machine.workers} x {machine.max_num_seqs} rows, {machine.capacity_tokens} tokens; {', '.join(told)}"
     )
-
-
-SIZES = ("workers", "capacity_tokens", "max_num_seqs", "context_length", "max_prefill_tokens")
 
 
 def _document(trace: Trace, done: Mapping[str, tuple[Figures, Simulation]]) -> Json:

@@ -12,9 +12,10 @@ from heapq import heappop, heappush
 from engine.kv.prefix_cache import CHUNK
 from engine.messages import FinishReason, RowUpdate
 from engine.sampling.params import SamplingParams
+from engine.simulated.executor import DeviceUsage
 from engine.simulated.machine import Machine
 from loadgen.client.request import Foretold
-from loadgen.simulate.node import Node, Router, VirtualClock, WorkerRecord
+from loadgen.simulate.node import Node, Router, VirtualClock
 from loadgen.simulate.prediction import Predict, split_forecast
 from loadgen.simulate.programs import list_following
 from loadgen.workload.lengths import RequestLengths
@@ -52,7 +53,7 @@ class Served:
 @dataclass(frozen=True, slots=True)
 class Simulation:
     requests: tuple[Served, ...]  # in order of arrival
-    workers: tuple[WorkerRecord, ...]
+    workers: tuple[DeviceUsage, ...]
 
     @property
     def duration(self) -> float:
@@ -181,7 +182,7 @@ class _Simulator:
                     node.advance()
         return Simulation(
             tuple(served(one, run_within=run) for one, run in zip(self.requests, self.runs_within, strict=True)),
-            tuple(one for node in self.nodes for one in node.records()),
+            tuple(one for node in self.nodes for one in node.usages()),
         )
 
     @property

@@ -1,4 +1,4 @@
-"""What the gateway itself says in a stream, in the dialect of its path."""
+"""The gateway's own events, in the dialect of a path."""
 
 import time
 from collections.abc import Iterator, Sequence
@@ -38,7 +38,7 @@ class ResponseEvent(msgspec.Struct, frozen=True):
 
 
 def keep_alives(request: web.Request) -> Iterator[Sequence[msgspec.Struct]]:
-    """Without end; none for OpenAI's older APIs. Codex counts events only, and SDKs want `created` first."""
+    """None for OpenAI's older APIs. Codex counts events only; SDKs want `created` first."""
     begun = _response(request, "in_progress")
     for number in count(1):
         if request.path == RESPONSES:
@@ -60,7 +60,7 @@ def last_events(request: web.Request, error: ApiError, *, first: bool = False) -
 
 
 def error_events(request: web.Request, status: int, body: bytes) -> bytes:
-    """A backend's error, as it came where it is an object; 502 for an answer that should have been a stream."""
+    """As it came where it is an object; 502 for what should have been a stream."""
     found: Any = None
     with suppress(ValueError):
         found = orjson.loads(body)

@@ -14,7 +14,6 @@ from engine.messages import (
     Admit,
     BatchPolicy,
     Entry,
-    ExecutorInfo,
     FinishReason,
     Report,
     RowId,
@@ -24,6 +23,7 @@ from engine.messages import (
 )
 from engine.simulated.batch import SimulatedBatch, SimulatedRow
 from engine.simulated.executor import SimulatedExecutor
+from engine.simulated.machine import Machine
 from engine.virtual_device import VirtualDevice
 from loadgen.experiments.engine.setup import make_tokenizer
 from models.text import Text
@@ -194,8 +194,8 @@ def play_simulated(arrivals: Sequence[tuple[float, RowSpec]], cost: Bilinear) ->
         for update in report.updates:
             came[update.row_id] += [clock.time] * len(update.token_ids)
 
-    info = ExecutorInfo(0, "simulated", 100_000, ROWS, 8192)
-    executor = SimulatedExecutor(info, cost, clock.now, deliver, max_prefill_tokens=CHUNK)
+    machine = Machine(cost, 100_000, ROWS, 8192, max_prefill_tokens=CHUNK)
+    executor = SimulatedExecutor(0, machine, clock.now, deliver)
     while left or executor.due < float("inf"):
         clock.time = min(executor.due, left[0][0] if left else float("inf"))
         while left and left[0][0] <= clock.time:

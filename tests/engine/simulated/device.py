@@ -6,10 +6,12 @@ import math
 from collections import defaultdict
 from typing import Any
 
-from engine.messages import Command, ExecutorInfo, Report, RowId, RowSpec, RowUpdate, StepReport, StepStats
+from engine.kv.host_store import HostStore
+from engine.messages import Command, Report, RowId, RowSpec, RowUpdate, StepReport, StepStats
 from engine.sampling.params import SamplingParams
+from engine.simulated.batch import SimulatedRow
 from engine.simulated.executor import SimulatedExecutor
-from engine.simulated.machine import Cost
+from engine.simulated.machine import Cost, Machine
 from scheduler.serving_time.bilinear import Bilinear
 from tests.engine.invariants import check
 
@@ -28,12 +30,19 @@ class Device:
     """An executor, its clock and all that it reported."""
 
     def __init__(
-        self, *, capacity: int = 10_000, rows: int = 8, cost: Cost = STEADY, headroom: int = 0, **more: Any
+        self,
+        *,
+        capacity: int = 10_000,
+        rows: int = 8,
+        cost: Cost = STEADY,
+        headroom: int = 0,
+        store: HostStore[SimulatedRow] | None = None,
+        **sizes: Any,
     ) -> None:
         self.time = 0.0
         self.reports: list[tuple[float, StepReport]] = []
-        info = ExecutorInfo(0, "simulated", capacity, rows, capacity)
-        self.executor = SimulatedExecutor(info, cost, lambda: self.time, self._note, headroom=headroom, **more)
+        machine = Machine(cost, capacity, rows, capacity, **sizes)
+        self.executor = SimulatedExecutor(0, machine, lambda: self.time, self._note, store=store, headroom=headroom)
 
     def _note(self, report: Report) -> None:
         assert isinstance(report, StepReport)

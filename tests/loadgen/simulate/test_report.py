@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from engine.messages import StepStats
+from engine.simulated.executor import DeviceUsage
 from loadgen.commands import add_simulate
 from loadgen.simulate.figures import measure_simulation
 from loadgen.simulate.flags import SimulateFlags
-from loadgen.simulate.node import WorkerRecord
 from loadgen.simulate.report import SIDE_BY_SIDE, Ran, list_points, make_table, read_axes
 from loadgen.simulate.simulation import Served, Simulation, simulate
 from models.errors import UserError
@@ -23,7 +23,7 @@ COST = Bilinear(0, 0, 0, 1.0, 0, 0, 0, 0.25)  # a request of 7 tokens takes 2.5 
 
 DONE = Simulation(
     (Served(0.0, 1.0, 2.0, 11.25, 5, 7, 1, None),),
-    (WorkerRecord(11.25, 1.0, 9.0, 9.0, StepStats(prompt=5, generated=7)),),
+    (DeviceUsage(11.25, 1.0, 9.0, 9.0, StepStats(prompt=5, generated=7)),),
 )
 
 

@@ -10,9 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.messages import StepStats
+from engine.simulated.executor import DeviceUsage
 from engine.simulated.machine import Machine
 from loadgen.simulate.figures import measure_simulation
-from loadgen.simulate.node import ROUTERS, WorkerRecord
+from loadgen.simulate.node import ROUTERS
 from loadgen.simulate.simulation import Served, Simulation, simulate
 from loadgen.workload.lengths import RequestLengths
 from models.errors import UserError
@@ -172,8 +173,8 @@ def test_figures_by_hand() -> None:
     one = Simulation(
         requests=(served(1.0, 2.0, 3.0), served(2.0, 5.0, 6.0, tokens=30, runs=3), served(3.0, 3.5, 4.0, ok=False)),
         workers=(
-            WorkerRecord(4.0, 1.0, decode=2.0, row_decode=6.0, tally=StepStats(pad=30, invalid=3)),
-            WorkerRecord(6.0, 1.0, decode=1.0, row_decode=1.5, tally=StepStats(pad=3, invalid=9)),
+            DeviceUsage(4.0, 1.0, decode=2.0, row_decode=6.0, tally=StepStats(pad=30, invalid=3)),
+            DeviceUsage(6.0, 1.0, decode=1.0, row_decode=1.5, tally=StepStats(pad=3, invalid=9)),
         ),
     )
     known = {

@@ -10,6 +10,7 @@ import pytest
 
 from engine.messages import BatchPolicy, StepStats
 from engine.sampling.params import SamplingParams
+from engine.simulated.executor import DeviceUsage
 from loadgen.experiments.paper.baton import TARGET_2, table_rows
 from loadgen.experiments.paper.experiment import Experiment
 from loadgen.experiments.paper.load import PaperLoad, chat_pool
@@ -17,7 +18,6 @@ from loadgen.experiments.paper.row import PERCENT, PUBLISHED, SECONDS, TIMES, Pa
 from loadgen.experiments.paper.scls import PAPER, main_rows, slice_rows
 from loadgen.experiments.paper.ssjf import formulation_rows, sjf_rows
 from loadgen.experiments.paper.trial import Figures, SliceCount, TrialPoint, make_trial, pool_trials
-from loadgen.simulate.node import WorkerRecord
 from loadgen.simulate.prediction import SimulatedPrediction
 from loadgen.simulate.simulation import Served, Simulation, Watch
 from models.errors import UserError
@@ -29,8 +29,8 @@ from tests.loadgen.experiments.paper.parts import line, point_at, stage_of, tria
 ONE = Served(0.0, 0.0, 1.0, 4.0, 10, 20, 1, None)
 TWO = Served(2.0, 2.0, 3.0, 12.0, 10, 30, 4, None)
 WORKERS = (
-    WorkerRecord(12.0, 1.0, 8.0, 16.0, StepStats(prompt=10, pad=6, generated=20, invalid=10)),
-    WorkerRecord(8.0, 1.0, 2.0, 4.0, StepStats(prompt=10, pad=2, generated=30, invalid=0)),
+    DeviceUsage(12.0, 1.0, 8.0, 16.0, StepStats(prompt=10, pad=6, generated=20, invalid=10)),
+    DeviceUsage(8.0, 1.0, 2.0, 4.0, StepStats(prompt=10, pad=2, generated=30, invalid=0)),
 )
 
 
