@@ -67,7 +67,9 @@ class HeldRows:
         if not len(self.ends) + self.free:
             return 0.0
         before = ahead + self.staged
-        mean = ((work + self.work) / before if before else float(self.ends.mean())) or 1.0
+        mean = ((work + self.work) / before if before else float(self.ends.mean()) if len(self.ends) else 0.0) or 1.0
+        if not len(self.ends):
+            return mean * max(1.0, (place + 1) / self.free - 1)
         ends = np.sort(np.append(self.ends, [mean] * self.points * self.free)) if self.free else self.ends
         slots, sums = np.arange(1, len(ends) + 1) / self.points, np.cumsum(ends) / self.points
         others = place - self.free  # the first take what is free

@@ -82,6 +82,7 @@ class SortedRequests:
         return True
 
     def ahead(self, key: Key) -> QueueAhead:
-        count = bisect_left(self._sorted, key)
+        if not (count := bisect_left(self._sorted, key)):
+            return QueueAhead()
         tokens, unpredicted, unread = self._amounts[:, :count].sum(axis=1).tolist()
         return QueueAhead(count, tokens, int(unpredicted), int(unread))
