@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Self
 
 import torch
@@ -93,10 +94,9 @@ class Decoder(nn.Module):
             return
         linears = (one for one in layer.modules() if isinstance(one, nn.Linear | InferenceLinear))
         left = WARM_UP // sum(one.in_features * one.out_features for one in linears)
-        for count in sorted({round_up(number) for number in range(1, tokens + 1)}):
-            left -= count
-            if left < 0:
-                break
+        counts = sorted({round_up(number) for number in range(1, tokens + 1)})
+        affordable = [count for count, spent in zip(counts, accumulate(counts), strict=True) if spent <= left]
+        for count in reversed(affordable):  # the shortest last: oneDNN forgets the oldest, of 32 lengths on AVX-512
             rotation = self.rotary.gather(torch.zeros((1, count), dtype=torch.long))
             mask = prepare_mask(None, count, weight.dtype, self.spec.kv_heads)
             layer.forward(weight.new_zeros(count, weight.shape[1]), (1, count), rotation, mask, PassingStore(), 0)
