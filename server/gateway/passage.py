@@ -60,7 +60,6 @@ class ProxiedCall:
         self.leave()
 
     def failure(self) -> ApiError:
-        """Of a call ended from this side."""
         if self.record.cancelled:
             return ApiError(499, CANCELLED)
         return failure_error(self.request.failure, REASONS.get(self.request.failure, GIVEN_UP))

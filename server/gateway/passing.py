@@ -48,7 +48,7 @@ async def pass_call(request: web.Request) -> web.StreamResponse:
 
 
 async def estimate(request: web.Request) -> web.Response:
-    """What a call would cost and how long it would take, without making it; raises ApiError 400."""
+    """What a call would cost and take; raises ApiError 400."""
     async with hold_body(request) as body:
         meta, words, answers, *_ = await read_aside(_read, body, request)
     meta.check()

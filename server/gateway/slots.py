@@ -13,6 +13,7 @@ from engine.messages import RowId
 RECENT = 64  # calls watched for other clients, ends for their rate, and calls until one more is tried beside others
 KEPT = 8  # first bytes of calls that surely had room, reports of a backend, and calls judged together at least
 LATE, LAG = 1.5, 0.005  # times the usual seconds to a first byte, and this process's own, from which on a call waited
+TURNS = 3  # turnovers without a wait, after which all calls had slots
 QUICK = 0.02  # seconds of work at least that may queue there to hide latency
 
 
@@ -48,8 +49,8 @@ class _FirstBytes:
 
 class InferredSlots:
     """Sends as many calls as had slots at once, and a few more to hide latency; twice as many until two waited. Where
-    most wait, slots are to calls sent as the time without waits to the whole (Little's law). Doubt grows slowly: one
-    too many only waits. Between clients, one more once in RECENT calls without waiting.
+    most wait, slots are to calls sent as the time without waits to the whole (Little's law). Doubt grows slowly.
+    Between clients, one more once in RECENT calls without waiting.
     """
 
     def __init__(self, known: int | None = None, clock: Callable[[], float] = time.monotonic) -> None:
@@ -65,6 +66,7 @@ class InferredSlots:
         self._contested = self._told = False
         self._waits: bool | None = None  # by its last report
         self._ran: deque[int] = deque(maxlen=KEPT)  # while others waited
+        self._counted = 0  # ends until a report of waits or free places
         self._sent: dict[RowId, _Sent] = {}
         self._begun: dict[RowId, _Sent] = {}
         self._pressed: list[tuple[_Sent, float]] = []  # calls of the last slots and their seconds, to be judged
@@ -88,7 +90,7 @@ class InferredSlots:
             return 0
         first = self._first[True].usual  # a new call joins a step later
         hidden = QUICK if isinf(first) else max(QUICK, first)
-        return min(int(0.6 + hidden * RECENT / max(hidden, self._ends[-1] - self._ends[0])), 1 + self._seen // 4)
+        return min(int(0.6 + hidden * RECENT / max(hidden, self._ends[-1] - self._ends[0])), 2 + self._seen // 4)
 
     def learn(self, known: int) -> bool:
         """Whether it is news; configuration takes precedence."""
@@ -101,6 +103,9 @@ class InferredSlots:
         what does not wait has a slot.
         """
         self._waits, self._told = waiting > 0, self._told or running > 0
+        here = len(self._sent) + len(self._begun)
+        if waiting or here < self.most:
+            self._counted = self._ended
         if waiting and running:
             self._ran.append(running)
             self._seen = max(self._ran)
@@ -108,8 +113,10 @@ class InferredSlots:
         elif not waiting:
             known = self._clock() - LATE * min(one.usual for one in self._first.values())  # before that step
             taken = len(self._begun) + sum(call.at < known for call in self._sent.values())
+            if self._ended - self._counted >= TURNS * here > 0:
+                taken, self._counted = here, self._ended
             self._growing |= max(running, taken) >= self.most
-            self._seen = max(self._seen, min(running, len(self._sent) + len(self._begun)), taken)
+            self._seen = max(self._seen, min(running, here), taken)
 
     @property
     def busy(self) -> bool:

@@ -96,7 +96,7 @@ class Decoder(nn.Module):
         left = WARM_UP // sum(one.in_features * one.out_features for one in linears)
         counts = sorted({round_up(number) for number in range(1, tokens + 1)})
         affordable = [count for count, spent in zip(counts, accumulate(counts), strict=True) if spent <= left]
-        for count in reversed(affordable):  # the shortest last: oneDNN forgets the oldest, of 32 lengths on AVX-512
+        for count in reversed(affordable):  # the shortest last: oneDNN forgets the oldest
             rotation = self.rotary.gather(torch.zeros((1, count), dtype=torch.long))
             mask = prepare_mask(None, count, weight.dtype, self.spec.kv_heads)
             layer.forward(weight.new_zeros(count, weight.shape[1]), (1, count), rotation, mask, PassingStore(), 0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from itertools import count
+from statistics import fmean
 
 import pytest
 
@@ -172,3 +173,23 @@ def test_a_report_between_steps_tells_of_short_answers_by_what_waits() -> None:
     now += 0.2
     slots.hear(waiting=0, running=0)
     assert slots.most == 4
+
+
+@pytest.mark.parametrize("truth", [1, 4])
+def test_calls_that_are_slower_together_have_slots_unless_the_backend_says_that_some_wait(truth: int) -> None:
+    """One of vLLM's four was found in every second run: two short answers on two cores take twice as long as one."""
+    now, row = 0.0, 0
+    slots = InferredSlots(clock=lambda: now)
+    there, limits = list[int](), list[int]()
+    for turn in range(400):
+        while len(there) < slots.most:
+            there.append(row)
+            slots.send(row, streams=True)
+            row += 1
+        if turn % 10 == 0:
+            slots.hear(waiting=max(0, len(there) - truth), running=0)
+        now += 0.05
+        slots.begin(there[0])
+        slots.end(there.pop(0))
+        limits.append(slots.most)
+    assert truth <= fmean(limits[100:]) <= truth + 2
