@@ -84,7 +84,7 @@ FEWEST = 16  # decode steps for a first model
 
 FEWEST_PREFILLS = 4
 
-FEWEST_CHANGED = 8  # steps in an interval to detect a change
+FEWEST_CHANGED = 8  # steps to detect a change
 
 LATEST = 15  # timings kept in a cell
 
@@ -93,6 +93,10 @@ CELLS_PER_DOUBLING = 2
 NEAR = 2  # cells apart, beyond which timings do not compare
 
 CHANGE = 1.25  # ratio of medians that means the machine has changed
+
+MOST = 4.0  # change at once
+
+SURE = 3  # timings of a cell that counts: one may be a stall's
 
 UNMEASURED_ITERATION = 0.02  # seconds, as in SSJF's simulator
 
@@ -140,8 +144,9 @@ class StepLearning:
 
     def __post_init__(self) -> None:
         self.learner = Learner[Step]("what steps take", self._learn, self.submit, next=0.0)
-        self._add(Step("prefill", timing) for timing in self.timings.prefill)
-        self._add(Step("decode", timing) for timing in self.timings.decode)
+        for _ in range(SURE):  # medians
+            self._add(Step("prefill", timing) for timing in self.timings.prefill)
+            self._add(Step("decode", timing) for timing in self.timings.decode)
         if self.machine.model is None and self.timings.prefill and self.timings.decode:
             self.machine.model = self._first = self._fit(self._timings())
 
@@ -202,7 +207,7 @@ class StepLearning:
         usual = {
             place: max(LEAST_SECONDS, median(one.seconds / _seconds(model, Step(place[0], one)) for one in cell))
             for place, cell in self._cells.items()
-            if place[0] == "decode"
+            if place[0] == "decode" and len(cell) >= SURE
         }
         factors = []
         for step in fresh:
@@ -212,7 +217,7 @@ class StepLearning:
             if phase == "decode" and nearest is not None and distances[nearest] <= NEAR:
                 factors.append(step.timing.seconds / _seconds(model, step) / usual[nearest])
         factor = median(factors) if len(factors) >= FEWEST_CHANGED else 1.0
-        return factor if max(factor, 1 / factor) > CHANGE else 1.0
+        return min(MOST, max(1 / MOST, factor)) if max(factor, 1 / factor) > CHANGE else 1.0
 
     def _medians(self, phase: Phase) -> tuple[Timing, ...]:
         columns = (

@@ -274,6 +274,23 @@ def test_one_slow_step_is_no_other_machine() -> None:
     assert_near(learning.machine.model, CPU, 0.3)
 
 
+@pytest.mark.parametrize(("stalls", "least"), [(1, 0.7), (5, 0.2)])
+def test_steps_that_stalled_in_a_new_cell_make_no_machine_thirty_times_faster(stalls: int, least: float) -> None:
+    """A server's last steps before it ended did: the next one said 31,067 tokens/s, and each promise broke."""
+    learning = profiled(CPU)
+    serving = Serving(learning, CPU)
+    serving.now += INTERVAL
+    for _ in range(stalls):
+        serving.decode(64, 200, factor=30.0)
+    serving.now += INTERVAL
+    for _ in range(12):
+        serving.decode(64, 200)
+    serving.now += INTERVAL
+    serving.decode(64, 200)
+    model = learning.machine.model
+    assert model is not None and model.iteration(1.0, 100.0) >= least * CPU.iteration(1.0, 100.0)
+
+
 def test_what_was_learned_is_kept_with_all_that_was_measured_before() -> None:
     kept: list[tuple[Bilinear, Timings]] = []
     before = replace(timings(CPU), copies=(Timing(1, 100, 0.5), Timing(1, 200, 0.75)))
