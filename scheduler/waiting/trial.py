@@ -18,6 +18,8 @@ def try_order(queue: RankedQueue) -> None:
     for request in requests:
         if not isinstance(key := queue.order.key(request, request.times.arrival), tuple):
             raise TypeError(f"key returns {type(key).__name__}, not tuple")
+        if any(one != one for one in key):
+            raise TypeError("key returns NaN")
         queue.add(request)
     now = float(len(requests))
     for request in requests:

@@ -96,6 +96,7 @@ def test_a_row_that_breaks_a_rule_of_the_table_is_refused(file: Path) -> None:
             "has no attribute 'prompt_len",
         ),
         ("def key(self, request, now): return 1.0", "lambda l, p: Bad()", "key returns float, not tuple"),
+        ("def key(self, request, now): return (float('nan'),)", "lambda l, p: Bad()", "key returns NaN"),
         ("by_key = True", "lambda l, p: Bad()", "abstract .*key"),
         ("def key(self, request, now): return (0,)", "lambda l: Bad()", "takes 1 positional argument but 2 were given"),
         (

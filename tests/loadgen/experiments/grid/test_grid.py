@@ -142,6 +142,8 @@ def test_a_grid_goes_on_where_it_was_broken_off(tmp_path: Path, monkeypatch: pyt
     assert complete and {cell: set(found) for cell, found in results.items()} == dict.fromkeys(cells, set(contenders))
     lines = file.read_text().splitlines()
     assert len(lines) == len(runs) and estimate_seconds(results, runs) == 0.0
+    file.write_text(lines[0].replace('"baton-pd"', '"my_order.py:MY_ORDER"'))
+    assert read_results(file) == {}, "the file's code may be another now"
     file.write_text("\n".join(lines[:-3]) + "\n")
     assert estimate_seconds(read_results(file), runs) == pytest.approx(3 * 12 * run.SECONDS)
 
