@@ -12,7 +12,6 @@ from urllib.parse import urlsplit
 import aiohttp
 
 from engine.messages import Report
-from models.errors import UserError
 from scheduler.assembly import SchedulerParts, assemble
 from scheduler.batching.batcher import BatchLimits as Batching
 from scheduler.clock import MonotonicClock, background, watch_lag
@@ -49,7 +48,7 @@ FIRST_SLOTS = 8  # assumed before any were counted
 
 @asynccontextmanager
 async def open_gateway(config: GatewayConfig) -> AsyncIterator[Service]:
-    """Leaving ends all connections. Raises UserError."""
+    """Leaving ends all connections. Raises ConfigError."""
     passages, metrics, feed = ProxiedCalls(), MetricsCollector(config.name), Feed()
     async with AsyncExitStack() as stack:
         niced = stack.enter_context(closing(NicedProcess()))
@@ -90,19 +89,19 @@ async def open_gateway(config: GatewayConfig) -> AsyncIterator[Service]:
 
 
 def check_backends(config: GatewayConfig) -> None:
-    """Raises UserError."""
+    """Raises ConfigError."""
     if not config.backend:
-        raise UserError("name a server: --backend http://127.0.0.1:8001/v1")
+        raise ConfigError("name a server: --backend http://127.0.0.1:8001/v1")
     if any(keys_of(config)) and config.pass_client_keys:
-        raise UserError("--pass-client-keys: backends that have a key of their own are sent no other")
+        raise ConfigError("--pass-client-keys: backends that have a key of their own are sent no other")
     for url in config.urls:
         if not _is_base(url):
-            raise UserError(f"--backend {url}: is no http:// or https:// URL of host, port and path (keys: URL=FILE)")
+            raise ConfigError(f"--backend {url}: is no http:// or https:// URL of host, port and path (keys: URL=FILE)")
     strategy = STRATEGIES[config.strategy]
     if strategy.refill.closed or strategy.preemption != "none":
-        raise UserError(f"--strategy {config.strategy} pauses requests or closes batches, which no backend can do")
+        raise ConfigError(f"--strategy {config.strategy} pauses requests or closes batches, which no backend can do")
     if strategy.length == "oracle":
-        raise UserError(f"--strategy {config.strategy} wants true lengths, which no backend tells")
+        raise ConfigError(f"--strategy {config.strategy} wants true lengths, which no backend tells")
 
 
 def _is_base(url: str) -> bool:
