@@ -1,12 +1,10 @@
 """Estimated ends."""
 
 from dataclasses import dataclass
-from math import log
+from math import exp, log
 from typing import TypeAlias
 
 LEAST_SECONDS = 1e-3  # lower bound of times, for their logarithms
-
-SLACK = 1.5  # own times left until a promise, from which on a request is due
 
 Group: TypeAlias = tuple[int, int]  # quarter of the queue that is ahead, -1 for none; length class
 
@@ -40,8 +38,8 @@ class Expected:
 
     @property
     def due(self) -> float:
-        """When it must go first, on the clock."""
-        return self.at if self.first else self.by - SLACK * self.own
+        """When it must go first, by the clock, for its longest likely answer to fit."""
+        return self.at if self.first else self.by - self.own * exp(self.own_spread)
 
     def score(self, seconds: float) -> float:
         """z."""

@@ -164,7 +164,7 @@ async def pass_other(request: web.Request) -> web.StreamResponse:
 
 
 async def pass_short(request: web.Request) -> web.StreamResponse:
-    """In turn, for calls that generate no text; raises as pass_call."""
+    """For calls that generate no text; raises as pass_call."""
     return await pass_call(request)
 
 

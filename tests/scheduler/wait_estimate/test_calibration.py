@@ -17,10 +17,10 @@ from scheduler.wait_estimate.calibration import (
     find_quantiles,
     spread_of,
 )
-from scheduler.wait_estimate.completion import SLACK, Expected, Group
+from scheduler.wait_estimate.completion import Expected, Group
 from tests.scheduler.fakes import request
 
-TOLD = Expected(0.0, 0, 0.0, own=1.0, point=2.0, spread=0.5, high=4.0, group=(0, 1), waits=True)
+TOLD = Expected(0.0, 0, 0.0, own=1.0, point=2.0, spread=0.5, own_spread=log(1.3), high=4.0, group=(0, 1), waits=True)
 
 
 def ended(seconds: float, told: Expected = TOLD, *, assigned: float | None = None, row_id: int = 0) -> Request:
@@ -142,7 +142,7 @@ def test_a_promise_that_is_overdue_counts_before_its_answer_comes_and_once_after
 def test_an_answer_that_was_served_only_since_it_was_due_counts_as_if_its_promise_had_broken() -> None:
     """Else the promises that order keeps are the evidence for nearer ones, which it must keep too."""
     calibration, free = Calibration(keeps=True), Calibration(keeps=False)
-    due = TOLD.high - SLACK * TOLD.own
+    due = TOLD.due
     for one in (calibration, free):
         teach(one, *[ended(3.5, assigned=due)] * FEWEST)
     assert scores(free)[2] == pytest.approx(TOLD.score(3.5))
@@ -156,7 +156,7 @@ def test_an_answer_that_was_served_only_since_it_was_due_counts_as_if_its_promis
 
 
 def test_a_promise_that_needs_to_go_first_is_due_at_once() -> None:
-    assert TOLD.due == TOLD.by - SLACK * TOLD.own and replace(TOLD, first=True).due == TOLD.at
+    assert TOLD.due == pytest.approx(TOLD.by - 1.3 * TOLD.own) and replace(TOLD, first=True).due == TOLD.at
 
 
 def test_a_bias_that_lasts_is_corrected_and_the_promise_covers_what_it_says() -> None:

@@ -4,6 +4,7 @@ import random
 import time
 from dataclasses import dataclass, field
 from itertools import islice
+from math import log
 
 import pytest
 from hypothesis import given, settings
@@ -215,13 +216,15 @@ def test_ten_thousand_that_wait_hold_no_decision_up() -> None:
 
 def promised(one: Request, by: float, own: float = 10.0, *, asked: bool = False, goes: bool = False) -> Request:
     """`goes` first: else it could not have been given."""
-    one.expected = Expected(0.0, 0, 0.0, own=own, point=own, spread=1.0, high=by, waits=True, first=goes)
+    one.expected = Expected(
+        0.0, 0, 0.0, own=own, point=own, spread=1.0, own_spread=log(1.5), high=by, waits=True, first=goes
+    )
     one.promised = by if asked else None
     return one
 
 
 def test_what_is_due_by_its_promise_goes_before_what_is_cheaper_and_asked_for_before_told() -> None:
-    """One of 10 seconds is due 15 before its promise."""
+    """One of 10 seconds, 15 at most, is due 15 before its promise."""
     told, asked = promised(predicted(1, 30.0), 100.0), promised(predicted(2, 40.0), 110.0, asked=True)
     queue = queue_of(predicted(0, 100.0), told, asked, predicted(3, 5.0))
     earn(queue, 90.0)
