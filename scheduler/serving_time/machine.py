@@ -144,9 +144,8 @@ class StepLearning:
 
     def __post_init__(self) -> None:
         self.learner = Learner[Step]("what steps take", self._learn, self.submit, next=0.0)
-        for _ in range(SURE):  # medians
-            self._add(Step("prefill", timing) for timing in self.timings.prefill)
-            self._add(Step("decode", timing) for timing in self.timings.decode)
+        self._add((Step("prefill", timing) for timing in self.timings.prefill), SURE)  # medians
+        self._add((Step("decode", timing) for timing in self.timings.decode), SURE)
         if self.machine.model is None and self.timings.prefill and self.timings.decode:
             self.machine.model = self._first = self._fit(self._timings())
 
@@ -195,9 +194,9 @@ class StepLearning:
     def _timings(self) -> Timings:
         return replace(self.timings, prefill=self._medians("prefill"), decode=self._medians("decode"))
 
-    def _add(self, steps: Iterable[Step]) -> None:
+    def _add(self, steps: Iterable[Step], weight: int = 1) -> None:
         for step in steps:
-            self._cells.setdefault(_place(step), deque(maxlen=LATEST)).append(step.timing)
+            self._cells.setdefault(_place(step), deque(maxlen=LATEST)).extend([step.timing] * weight)
             self._counts[step.phase] += 1
 
     def _change(self, fresh: Sequence[Step], model: Bilinear) -> float:

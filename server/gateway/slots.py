@@ -103,7 +103,7 @@ class InferredSlots:
         what does not wait has a slot.
         """
         self._waits, self._told = waiting > 0, self._told or running > 0
-        here = len(self._sent) + len(self._begun)
+        here = self._here
         if waiting or here < self.most:
             self._counted = self._ended
         if waiting and running:
@@ -119,8 +119,12 @@ class InferredSlots:
             self._seen = max(self._seen, min(running, here), taken)
 
     @property
+    def _here(self) -> int:
+        return len(self._sent) + len(self._begun)
+
+    @property
     def busy(self) -> bool:
-        return bool(self._sent or self._begun)
+        return self._here > 0
 
     def is_cut(self, row: RowId) -> bool:
         """Another call was sent meanwhile to a seemingly serial backend, so this end may be late."""
@@ -130,8 +134,7 @@ class InferredSlots:
         self._clients.append(client)
         self._contested = len(set(self._clients)) > 1
         self._sends += 1
-        place = len(self._sent) + len(self._begun) + 1
-        self._sent[row] = _Sent(self._clock(), place, self._ended, streams)
+        self._sent[row] = _Sent(self._clock(), self._here + 1, self._ended, streams)
 
     def begin(self, row: RowId) -> None:
         call = self._sent.pop(row, None)
@@ -151,7 +154,7 @@ class InferredSlots:
             since = max(call.at, call.began - first.usual / LATE)
             call.place -= self._ended - call.ended - sum(1 for _ in takewhile(since.__le__, reversed(self._ends)))
         else:
-            call.place = max(call.place, len(self._sent) + len(self._begun))
+            call.place = max(call.place, self._here)
         self._seen = max(self._seen, len(self._begun), call.place if self._growing and not call.late else 0)
 
     def end(self, row: RowId) -> None:

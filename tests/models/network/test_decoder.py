@@ -111,7 +111,7 @@ from models.network.quantization import Kernels
 network = load(Path(sys.argv[1]), dtype="float32", kernels=Kernels.TORCH).network
 network.warm_up(100, 4)
 with torch.backends.mkldnn.verbose(torch.backends.mkldnn.VERBOSE_ON_CREATION), torch.inference_mode():
-    for tokens in (*range(1, 29), 201):
+    for tokens in (*range(1, int(sys.argv[2]) + 1), 201):
         print("pass of", tokens, flush=True)
         network.forward(torch.zeros((1, tokens), dtype=torch.long), torch.arange(tokens)[None], None,
                         PassingStore(), (torch.tensor([0]), torch.tensor([-1])))
@@ -123,13 +123,17 @@ with torch.backends.mkldnn.verbose(torch.backends.mkldnn.VERBOSE_ON_CREATION), t
 
 
 @pytest.mark.skipif(not packs(torch.float32, torch.device("cpu")), reason="nothing is compiled on this CPU")
-def test_nothing_is_compiled_for_short_prompts_once_a_network_is_warm(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("kept", "longest"), [(None, 28), ("1024", 100)], ids=["default", "all kept"])
+def test_nothing_is_compiled_for_prompts_once_a_network_is_warm(tmp_path: Path, kept: str | None, longest: int) -> None:
     """Memory grew by 2.4 MiB at each new number of tokens, for as long as a server met new ones. A server keeps 256
     products, eight for each length on AVX-512: it warmed the longest last, and short prompts were compiled anew.
     """
-    environ = dict(os.environ)
+    caches = ("LRU_CACHE_CAPACITY", "ONEDNN_PRIMITIVE_CACHE_CAPACITY")
+    environ = {name: value for name, value in os.environ.items() if name not in caches}
+    if kept is not None:
+        environ |= dict.fromkeys(caches, kept)
     tune_libraries(environ)
-    told = [sys.executable, "-P", "-c", COMPILED, str(tiny.build(tmp_path))]
+    told = [sys.executable, "-P", "-c", COMPILED, str(tiny.build(tmp_path)), str(longest)]
     out = subprocess.run(told, env=environ, capture_output=True, text=True, check=True, timeout=120).stdout
     compiles = {int(part.split()[0]): part.count("cache_miss") for part in out.split("pass of ")[1:]}
     assert [tokens for tokens in compiles if compiles[tokens]] == [201, 300]
