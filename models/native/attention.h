@@ -3,7 +3,7 @@
 #pragma once
 #include <cmath>
 #include <vector>
-#include "product.h"
+#include "tiles.h"
 
 constexpr float LEAST = -1e30f;  // the score of a column that is not read
 
@@ -43,7 +43,8 @@ void turn_keys(const Cell* keys, int head_dim, int first, int count, Cell* panel
         for (int c = 0; c < PANEL; c++) out[(size_t)word * PANEL + c] = word_at(column(c) + word * CELLS);
 }
 
-// Numbers [first, first + PANEL) of V (columns, head_dim) as a panel over columns, zeros behind both ends.
+// Numbers [first, first + PANEL) of V (columns, head_dim) as a panel over columns, zeros behind both ends: in bfloat16 up to
+// a multiple of K_STEP.
 inline void pair_values(const float* values, int head_dim, int first, int count, float* panel) {
     const int width = head_dim - first < PANEL ? head_dim - first : PANEL;
     for (int c = 0; c < count; c++, panel += PANEL) {
@@ -73,6 +74,15 @@ inline void pair_values(const bf16* values, int head_dim, int first, int count, 
             panel[2 * i + 1] = i < width && odd ? odd[i] : 0;
         }
     }
+    std::memset(panel, 0, (round_up(count, K_STEP) - round_up(count, 2)) * PANEL * sizeof(bf16));
+}
+
+// Ask memory for columns [first, first + PANEL) before they are needed.
+template <class Cell>
+inline void ask_for(const Cell* cells, int head_dim, int first, int count) {
+    const int end = first + PANEL < count ? first + PANEL : count;
+    const char *from = (const char*)(cells + (size_t)first * head_dim), *to = (const char*)(cells + (size_t)end * head_dim);
+    for (; from < to; from += 64) _mm_prefetch(from, _MM_HINT_T0);
 }
 
 // queries   [tokens * group][head_dim], scaled; the first `group` are those of the first token
@@ -89,6 +99,8 @@ void attend(const Cell* queries, int tokens, int group, int head_dim, const Cell
     Cell* weights = room<Cell>(scratch.weights, (size_t)all * columns);
     Cell* panel = room<Cell>(scratch.panel, (size_t)PANEL * (columns > head_dim ? columns : head_dim));
     for (int c = 0; c < count; c += PANEL) {
+        ask_for(keys, head_dim, c + PANEL, count);
+        ask_for(values, head_dim, c, count);
         turn_keys(keys, head_dim, c, count, panel);
         multiply(queries, head_dim, all, panel, head_dim, [&](int q, F low, F high) {
             store(scores + (size_t)q * columns + c, low);
@@ -118,7 +130,7 @@ void attend(const Cell* queries, int tokens, int group, int head_dim, const Cell
         }
         scratch.factors[q] = 1.f / sum_of(sum);
     }
-    const int paired = count + count % 2;
+    const int paired = round_up(count, K_STEP);
     for (int first = 0; first < head_dim; first += PANEL) {
         pair_values(values, head_dim, first, count, panel);
         multiply(weights, columns, all, panel, std::is_same<Cell, bf16>::value ? paired : count, [&](int q, F low, F high) {

@@ -12,9 +12,12 @@ import torch
 
 log = logging.getLogger(__name__)
 
+AVX512 = ("avx512_f", "avx512_bw", "avx512_vl", "avx512_dq")
+
 BUILDS = {
-    "avx512_bf16": ("avx512_f", "avx512_bw", "avx512_vl", "avx512_dq", "avx512_vnni", "avx512_bf16"),
-    "avx512": ("avx512_f", "avx512_bw", "avx512_vl", "avx512_dq"),
+    "amx": (*AVX512, "avx512_vnni", "avx512_bf16", "amx_tile", "amx_bf16"),
+    "avx512_bf16": (*AVX512, "avx512_vnni", "avx512_bf16"),
+    "avx512": AVX512,
     "avx2": ("avx2", "fma3"),
 }  # fastest first, with required CPU capabilities in torch's words
 
@@ -67,7 +70,7 @@ class Library:
 
     @property
     def computes_bfloat16(self) -> bool:
-        return self.build == "avx512_bf16"
+        return self.build in ("amx", "avx512_bf16")
 
     @property
     def multiplies_levels(self) -> bool:
@@ -89,14 +92,20 @@ def find_library(build: str | None = None) -> Library | None:
 
 
 def _load(build: str, path: Path) -> Library | None:
-    """None for another source version."""
+    """None for another source version, or where the system keeps the build's registers."""
     functions = ctypes.CDLL(str(path))
-    told = getattr(functions, "lengthwise_sizes", None)
     sizes = [ctypes.sizeof(one) for one in (NetworkFields, LayerFields, PassFields)]
-    if told is not None:
-        told.restype = c_int64
-    if told is None or told() != (sizes[0] * 1000 + sizes[1]) * 1000 + sizes[2]:
+    try:
+        functions.lengthwise_sizes.restype = c_int64
+        current = functions.lengthwise_sizes() == (sizes[0] * 1000 + sizes[1]) * 1000 + sizes[2]
+        permitted = bool(functions.lengthwise_permitted())
+    except AttributeError:  # of a function that the build lacks
+        current = permitted = False
+    if not current:
         log.warning("%s was compiled from another version of this server's source: install again", path.name)
+        return None
+    if not permitted:
+        log.warning("%s is left out: this system gives no process the registers that it needs", path.name)
         return None
     functions.lengthwise_lanes.restype = c_int32
     functions.lengthwise_open.argtypes, functions.lengthwise_open.restype = [c_void_p, c_int32], c_void_p

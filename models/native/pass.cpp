@@ -4,6 +4,7 @@
 template <class Cell, class Weight>
 static void work(Turn& turn, const void* job) {
     Worker<Cell, Weight>(turn, *static_cast<const Job*>(job)).run();
+    release_tiles();
 }
 
 static Pool::Work choose_work(const Network& network) {
@@ -78,6 +79,8 @@ extern "C" {
 // Sizes of the structures, so that a library of another version is known as one.
 int64_t lengthwise_sizes() { return ((int64_t)sizeof(Network) * 1000 + sizeof(Layer)) * 1000 + sizeof(Pass); }
 int32_t lengthwise_lanes() { return W; }
+// To be called first: whether the system lets this process run the build.
+int32_t lengthwise_permitted() { return request_tiles(); }
 int32_t lengthwise_multiplies_levels() {
 #if defined(__AVX512VNNI__)
     return 1;

@@ -11,7 +11,7 @@
 #include "pool.h"
 
 constexpr int QUERIES = 48;    // that one item of attention has at most: K and V are turned once for all of them
-constexpr int TOKENS = 128;    // that one item of a product has at most
+constexpr int TOKENS = 256;    // that one item of a product has at most
 constexpr int PHASES = 11;     // of a layer, and of what is around the layers, at most
 
 extern "C" {
@@ -178,7 +178,7 @@ private:
     void product(const Matrix& m, const Cell* x, size_t stride, int tokens, const Put& put) {
         const int panels = m.outputs / PANEL, parts = (tokens + TOKENS - 1) / TOKENS;
         turn_.share(panels * parts, [&](int i) {
-            const int panel = i / parts, first = i % parts * TOKENS;
+            const int panel = i % panels, first = i / panels * TOKENS;
             const int count = tokens - first < TOKENS ? tokens - first : TOKENS;
             auto take = [&](int t, F low, F high) { put(m, first + t, panel * PANEL, low, high); };
             if (m.bits) return multiply_in_few_bits(m, panel, first, count, take);

@@ -117,6 +117,7 @@ struct Case {
 };
 
 int main(int, char** arguments) {
+    if (!lengthwise_permitted()) return 1;
     for (int i = 0, cases = std::atoi(arguments[1]); i < cases; i++) {
         Case one;
         void* opened[] = {lengthwise_open(&one.network, 1), lengthwise_open(&one.network, draw(2, 3))};

@@ -58,7 +58,8 @@ class Rows:
 
     def __init__(self, network: NativeDecoder, rows: int, columns: int) -> None:
         fields = network.fields
-        self.keys = torch.zeros((fields.layers, rows, fields.kv_heads, columns, fields.head_dim))
+        dtype = torch.bfloat16 if fields.bf16_cells else torch.float32
+        self.keys = torch.zeros((fields.layers, rows, fields.kv_heads, columns, fields.head_dim), dtype=dtype)
         self.values, self.end = self.keys.clone(), 0
 
     def begin_pass(self, rows: int, new: int) -> KvCells:
@@ -220,6 +221,23 @@ def test_in_bfloat16_it_is_nearer_to_float32_than_the_decoder_of_torch(tiny_fold
     errors = {kernels: (logits - expected).norm() / expected.norm() for kernels, logits in found.items()}
     assert errors[Kernels.NATIVE] < errors[Kernels.TORCH]
     assert torch.equal(found[Kernels.AUTO], found[Kernels.NATIVE])
+
+
+@pytest.mark.parametrize("sizes", [{}, {"head_dim": 64}, {"head_dim": 80}, {"head_dim": 20}], ids=str)
+def test_in_bfloat16_neither_neighbours_nor_cuts_change_a_bit(
+    tmp_path: Path, sizes: dict[str, int], library: Library
+) -> None:
+    if not library.computes_bfloat16:
+        pytest.skip("this build computes in float32")
+    folder = build(tmp_path, "Llama", {**GROUPED, **sizes})
+    network = native(folder, library, torch.bfloat16)
+    texts = TEXT.repeat(5, 1)  # 600 tokens
+    together, expected = network.read(texts), plain(folder)(TEXT).logits
+    assert (together[:2] - expected).norm() < 0.05 * expected.norm()
+    for alone in (network.read(TEXT[:1])[0], network.read(TEXT[:1, :17])[0]):
+        assert torch.equal(alone, together[0, : len(alone)])
+    for cuts in ([1], [7, 8], [31, 32, 33]):
+        assert torch.equal(read_in_chunks(network, TEXT, cuts), together[:2])
 
 
 def test_a_float32_pass_keeps_weights_of_16_bits_in_bfloat16_where_that_holds_them(tmp_path: Path) -> None:
