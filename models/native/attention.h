@@ -1,18 +1,23 @@
 // Attention of some consecutive tokens of one row, one head of K and V: K is turned and V is paired into panels, so that
 // both products are those of product.h. Probabilities of one token run over columns in one order, from the row's first.
 #pragma once
+#include <algorithm>
 #include <cmath>
 #include <vector>
 #include "tiles.h"
 
 constexpr float LEAST = -1e30f;  // the score of a column that is not read
+constexpr int STRETCH = 8 * PANEL;  // columns whose scores are kept at a time
 
-// Memory of one thread, which grows to what its longest row needs.
+// Memory of one thread.
 struct Scratch {
-    std::vector<float> scores;    // [queries][columns]
-    std::vector<char> weights;    // [queries][columns], probabilities before their sum divides them
+    std::vector<char> scores;     // of a stretch, [columns / PANEL][queries][PANEL]
+    std::vector<char> weights;    // as scores: probabilities before their sum divides them
     std::vector<char> panel;      // of K: [head_dim][PANEL]; of V: [columns][PANEL]
-    std::vector<float> factors;   // [queries]
+    std::vector<char> peaks;      // [queries], of the scores so far; those of the stretch in [queries][W]
+    std::vector<char> sums;       // [queries][W], of the weights so far
+    std::vector<char> shrink;     // [queries]: what a new peak leaves of sums and read
+    std::vector<char> read;       // [queries][head_dim, padded]: V by the weights so far
     std::vector<char> queries;    // [queries][head_dim], those of one head of K and V side by side
 };
 
@@ -20,6 +25,12 @@ template <class T>
 T* room(std::vector<char>& memory, size_t count) {
     if (memory.size() < (count + 64) * sizeof(T)) memory.resize((count + 64) * sizeof(T));
     return reinterpret_cast<T*>(memory.data());
+}
+
+inline float* filled(std::vector<char>& memory, size_t count, float value) {
+    float* numbers = room<float>(memory, count);
+    std::fill(numbers, numbers + count, value);
+    return numbers;
 }
 
 inline int round_up(int n, int to) { return (n + to - 1) / to * to; }
@@ -85,57 +96,78 @@ inline void ask_for(const Cell* cells, int head_dim, int first, int count) {
     for (; from < to; from += 64) _mm_prefetch(from, _MM_HINT_T0);
 }
 
+// Scores of columns [c, c + W), those that are not read as LEAST: a token reads valid columns up to `read`.
+inline F readable(F scores, const uint8_t* valid, int c, int read) {
+    uint8_t wanted[W] = {};
+    scores = keep_first(scores, set(LEAST), read - c);
+    if (!valid || c >= read) return scores;
+    std::memcpy(wanted, valid + c, read - c < W ? read - c : W);
+    return keep_lanes(scores, set(LEAST), wanted);
+}
+
 // queries   [tokens * group][head_dim], scaled; the first `group` are those of the first token
 // keys      [count][head_dim], as values; valid: a byte a column, 0 where it holds nothing, or null
-// The first token reads the columns up to count - tokens, the last one all.
+// The first token reads the columns up to count - tokens, the last one all, a stretch at a time, as in FlashAttention (Dao,
+// ICLR 2024, section 3.1): stretches begin at the row's first column, so that a token's numbers are its own.
 // put(query, first number, low half, high half) gets the sums, PANEL numbers at a time.
 template <class Cell, class Put>
 void attend(const Cell* queries, int tokens, int group, int head_dim, const Cell* keys, const Cell* values,
             const uint8_t* valid, int count, Scratch& scratch, const Put& put) {
-    const int all = tokens * group, columns = round_up(count, PANEL);
-    if (scratch.scores.size() < (size_t)all * columns) scratch.scores.resize((size_t)all * columns);
-    if ((int)scratch.factors.size() < all) scratch.factors.resize(all);
-    float* scores = scratch.scores.data();
-    Cell* weights = room<Cell>(scratch.weights, (size_t)all * columns);
-    Cell* panel = room<Cell>(scratch.panel, (size_t)PANEL * (columns > head_dim ? columns : head_dim));
-    for (int c = 0; c < count; c += PANEL) {
-        ask_for(keys, head_dim, c + PANEL, count);
-        ask_for(values, head_dim, c, count);
-        turn_keys(keys, head_dim, c, count, panel);
-        multiply(queries, head_dim, all, panel, head_dim, [&](int q, F low, F high) {
-            store(scores + (size_t)q * columns + c, low);
-            store(scores + (size_t)q * columns + c + W, high);
-        });
-    }
-    uint8_t wanted[W] = {};
-    for (int q = 0; q < all; q++) {
-        float* line = scores + (size_t)q * columns;
-        const int read = count - tokens + q / group + 1;
-        F most = set(LEAST);
-        for (int c = 0; c < columns; c += W) {
-            F v = keep_first(load(line + c), set(LEAST), read - c);
-            if (valid && c < read) {
-                std::memcpy(wanted, valid + c, read - c < W ? read - c : W);
-                v = keep_lanes(v, set(LEAST), wanted);
+    const int all = tokens * group, width = round_up(head_dim, PANEL), first_reads = count - tokens + 1;
+    float *const scores = room<float>(scratch.scores, all * STRETCH), *const peaks = room<float>(scratch.peaks, all * (W + 1));
+    float *const sums = filled(scratch.sums, all * W, 0), *const read = filled(scratch.read, all * width, 0);
+    float *const shrink = room<float>(scratch.shrink, all), *const most = peaks + all;
+    Cell* const weights = room<Cell>(scratch.weights, all * STRETCH);
+    Cell* const panel = room<Cell>(scratch.panel, PANEL * (STRETCH > head_dim ? STRETCH : head_dim));
+    std::fill(peaks, most, LEAST);
+    for (int begin = 0; begin < count; begin += STRETCH) {
+        const int end = begin + STRETCH < count ? begin + STRETCH : count;
+        std::fill(most, most + all * W, LEAST);
+        float* line = scores;
+        for (int c = begin; c < end; c += PANEL, line += all * PANEL) {
+            ask_for(keys, head_dim, c + PANEL, count);
+            ask_for(values, head_dim, c, count);
+            turn_keys(keys, head_dim, c, count, panel);
+            const bool cut = valid || c + PANEL > first_reads;
+            multiply(Lines<Cell>{queries, (size_t)head_dim}, all, panel, head_dim, [&](int q, F low, F high) {
+                if (cut) {
+                    low = readable(low, valid, c, first_reads + q / group);
+                    high = readable(high, valid, c + W, first_reads + q / group);
+                }
+                store(line + q * PANEL, low);
+                store(line + q * PANEL + W, high);
+                store(most + q * W, max(load(most + q * W), max(low, high)));
+            });
+        }
+        for (int q = 0; q < all; q++) {
+            const float peak = max_of(max(load(most + q * W), set(peaks[q])));
+            shrink[q] = peaks[q] - peak;
+            peaks[q] = peak;
+        }
+        for (int q = 0; q < all; q += W) store(shrink + q, exponential(load(shrink + q)));
+        for (int q = 0; q < all; q++) store(sums + q * W, load(sums + q * W) * set(shrink[q]));
+        Cell* out = weights;
+        line = scores;
+        for (int c = begin; c < end; c += PANEL)
+            for (int q = 0; q < all; q++, line += PANEL, out += PANEL) {
+                const F peak = set(peaks[q]), low = exponential(load(line) - peak), high = exponential(load(line + W) - peak);
+                store(out, low);
+                store(out + W, high);
+                store(sums + q * W, load(sums + q * W) + low + high);
             }
-            store(line + c, v);
-            most = max(most, v);
+        const int paired = std::is_same<Cell, bf16>::value ? round_up(end - begin, K_STEP) : end - begin;
+        for (int first = 0; first < head_dim; first += PANEL) {
+            pair_values(values + (size_t)begin * head_dim, head_dim, first, end - begin, panel);
+            multiply(Lines<Cell>{weights, PANEL, (size_t)all * PANEL}, all, panel, paired, [&](int q, F low, F high) {
+                float* into = read + q * width + first;
+                store(into, fma(load(into), set(shrink[q]), low));
+                store(into + W, fma(load(into + W), set(shrink[q]), high));
+            });
         }
-        const F peak = set(max_of(most));
-        F sum = set(0.f);
-        for (int c = 0; c < columns; c += W) {
-            F v = exponential(load(line + c) - peak);
-            sum = sum + v;
-            store(weights + (size_t)q * columns + c, v);
-        }
-        scratch.factors[q] = 1.f / sum_of(sum);
     }
-    const int paired = round_up(count, K_STEP);
-    for (int first = 0; first < head_dim; first += PANEL) {
-        pair_values(values, head_dim, first, count, panel);
-        multiply(weights, columns, all, panel, std::is_same<Cell, bf16>::value ? paired : count, [&](int q, F low, F high) {
-            F factor = set(scratch.factors[q]);
-            put(q, first, low * factor, high * factor);
-        });
+    for (int q = 0; q < all; q++) {
+        const F factor = set(1.f / sum_of(load(sums + q * W)));
+        for (int first = 0; first < head_dim; first += PANEL)
+            put(q, first, load(read + q * width + first) * factor, load(read + q * width + first + W) * factor);
     }
 }

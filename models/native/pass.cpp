@@ -23,7 +23,7 @@ public:
     void run(const Pass& pass) {
         grow(pass.tokens > pass.selected ? pass.tokens : pass.selected);
         cut(pass);
-        Job job{&network_, space_, pass, blocks_.data(), (int)blocks_.size(), scratch_.data()};
+        Job job{&network_, space_, pass, blocks_.data(), (int)blocks_.size(), scratch_.data(), (int)scratch_.size()};
         pool_.run(&job);
     }
 

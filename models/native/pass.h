@@ -10,8 +10,9 @@
 #include "levels.h"
 #include "pool.h"
 
-constexpr int QUERIES = 48;    // that one item of attention has at most: K and V are turned once for all of them
-constexpr int TOKENS = 256;    // that one item of a product has at most
+constexpr int QUERIES = 96;    // that one item of attention has at most: K and V are turned once for all of them
+constexpr int TOKENS = 512;    // that one item of a product has at most, and where items are few
+constexpr int FEW_TOKENS = 128;
 constexpr int PHASES = 11;     // of a layer, and of what is around the layers, at most
 
 extern "C" {
@@ -71,6 +72,7 @@ struct Job {
     const Block* blocks;
     int block_count;
     Scratch* scratch;  // one a thread
+    int threads;
 };
 
 // Sums of squares, and what a norm makes of them: both in vectors with a rest of single numbers.
@@ -176,14 +178,15 @@ private:
     // One panel, and some of the tokens, an item.
     template <class Put>
     void product(const Matrix& m, const Cell* x, size_t stride, int tokens, const Put& put) {
-        const int panels = m.outputs / PANEL, parts = (tokens + TOKENS - 1) / TOKENS;
+        const int panels = m.outputs / PANEL, most = panels < 4 * job_.threads ? FEW_TOKENS : TOKENS;
+        const int parts = (tokens + most - 1) / most;
         turn_.share(panels * parts, [&](int i) {
-            const int panel = i % panels, first = i / panels * TOKENS;
-            const int count = tokens - first < TOKENS ? tokens - first : TOKENS;
+            const int panel = i % panels, first = i / panels * most;
+            const int count = tokens - first < most ? tokens - first : most;
             auto take = [&](int t, F low, F high) { put(m, first + t, panel * PANEL, low, high); };
             if (m.bits) return multiply_in_few_bits(m, panel, first, count, take);
             const auto* w = static_cast<const Weight*>(m.weight) + (size_t)panel * PANEL * m.k;
-            multiply(x + first * stride, stride, count, w, m.k, take);
+            multiply(Lines<Cell>{x + first * stride, stride}, count, w, m.k, take);
         });
     }
 

@@ -2,6 +2,7 @@
 //
 //     sums[m][n] = sum over k of x[m][k] * w[k][n]        n < PANEL
 //
+// x[m][k] is at m * stride + k / PANEL * jump + k % PANEL: PANEL is the jump of what lies in lines.
 // A sum runs over k in one order whatever the number of tokens, so a token's numbers do not depend on its neighbours.
 //
 //     panel of float32      [k][PANEL]
@@ -60,28 +61,37 @@ inline void add_products(const bf16* x, size_t stride, const bf16* w, int k, F (
 }
 #endif
 
+template <class T>
+struct Lines {
+    const T* first;
+    size_t stride, jump = PANEL;
+
+    Lines from(int m) const { return {first + m * stride, stride, jump}; }
+    const T* at(int k) const { return first + k / PANEL * jump; }  // of the first line; k is a multiple of PANEL
+};
+
 template <int M, class X, class Weight, class Take>
-inline void multiply_some(const X* x, size_t stride, const Weight* w, int k, int first, const Take& take) {
+inline void multiply_some(const Lines<X>& x, const Weight* w, int k, int first, const Take& take) {
     F sums[M][2];
 #pragma GCC unroll 16
     for (int m = 0; m < M; m++) sums[m][0] = sums[m][1] = set(0.f);
-    add_products<M>(x + first * stride, stride, w, k, sums);
+    for (int i = 0; i < k; i += PANEL) add_products<M>(x.at(i), x.stride, w + i * PANEL, k - i < PANEL ? k - i : PANEL, sums);
 #pragma GCC unroll 16
     for (int m = 0; m < M; m++) take(first + m, sums[m][0], sums[m][1]);
 }
 
 template <int M, class X, class Weight, class Take>
-inline void multiply_up_to(int count, const X* x, size_t stride, const Weight* w, int k, int first, const Take& take) {
-    if (count == M) return multiply_some<M>(x, stride, w, k, first, take);
-    if constexpr (M > 1) multiply_up_to<M - 1>(count, x, stride, w, k, first, take);
+inline void multiply_up_to(int count, const Lines<X>& x, const Weight* w, int k, int first, const Take& take) {
+    if (count == M) return multiply_some<M>(x.from(first), w, k, first, take);
+    if constexpr (M > 1) multiply_up_to<M - 1>(count, x, w, k, first, take);
 }
 
-// take(m, low half of the sums, high half) for each of `count` tokens; x[m] begins at m * stride.
+// take(m, low half of the sums, high half) for each of `count` tokens.
 template <class X, class Weight, class Take>
-inline void multiply(const X* x, size_t stride, int count, const Weight* w, int k, const Take& take) {
+inline void multiply(const Lines<X>& x, int count, const Weight* w, int k, const Take& take) {
     for (int parts = (count + MOST_TOKENS - 1) / MOST_TOKENS, first = 0; parts > 0; parts--) {
         int some = (count - first + parts - 1) / parts;
-        multiply_up_to<MOST_TOKENS>(some, x, stride, w, k, first, take);
+        multiply_up_to<MOST_TOKENS>(some, x, w, k, first, take);
         first += some;
     }
 }

@@ -13,7 +13,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-constexpr int K_TILE = 32;  // numbers of k in a tile
+constexpr int K_TILE = 32;  // numbers of k in a tile, as in a panel
 constexpr int K_STEP = K_TILE;  // of bfloat16 that are multiplied at once
 constexpr int TILE_TOKENS = 16;
 constexpr int TAKEN = 256;  // tokens whose sums are kept before they are taken
@@ -23,12 +23,18 @@ inline bool request_tiles() {
     constexpr int ARCH_REQ_XCOMP_PERM = 0x1023, XTILEDATA = 18;
     return syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XTILEDATA) == 0;
 }
-inline void release_tiles() { _tile_release(); }
+inline thread_local int configured = 0;  // tokens that the thread's tiles are set to
+inline void release_tiles() {
+    _tile_release();
+    configured = 0;
+}
 
 // gcc does not know that tiles are read from memory: what was written before is there after this.
 inline void written_for_tiles(const void* p) { asm volatile("" : : "r"(p) : "memory"); }
 
 inline void configure_tiles(int tokens) {
+    if (tokens == configured) return;
+    configured = tokens;
     struct alignas(64) {
         uint8_t palette = 1, start = 0, reserved[14] = {};
         uint16_t bytes[16] = {};  // of a row
@@ -43,8 +49,7 @@ inline void configure_tiles(int tokens) {
 
 // TWICE: whether there are more than TILE_TOKENS of them.
 template <bool TWICE>
-inline void multiply_tiles(const bf16* x, size_t stride, const bf16* w, int k, bool fetch, float (*sums)[PANEL]) {
-    const bf16* second = x + TILE_TOKENS * stride;
+inline void multiply_tiles(const Lines<bf16>& x, const bf16* w, int k, bool fetch, float (*sums)[PANEL]) {
     _tile_zero(0);
     _tile_zero(1);
     if (TWICE) {
@@ -57,11 +62,11 @@ inline void multiply_tiles(const bf16* x, size_t stride, const bf16* w, int k, b
             for (int line = 0; line < 32; line++) _mm_prefetch((const char*)w + AHEAD + 64 * line, _MM_HINT_T0);
         _tile_loadd(6, w, 4 * PANEL);
         _tile_loadd(7, w + PANEL, 4 * PANEL);
-        _tile_loadd(4, x + i, 2 * stride);
+        _tile_loadd(4, x.at(i), 2 * x.stride);
         _tile_dpbf16ps(0, 4, 6);
         _tile_dpbf16ps(1, 4, 7);
         if (TWICE) {
-            _tile_loadd(5, second + i, 2 * stride);
+            _tile_loadd(5, x.at(i) + TILE_TOKENS * x.stride, 2 * x.stride);
             _tile_dpbf16ps(2, 5, 6);
             _tile_dpbf16ps(3, 5, 7);
         }
@@ -77,17 +82,17 @@ inline void multiply_tiles(const bf16* x, size_t stride, const bf16* w, int k, b
 // As `multiply` of product.h, which computes what ends within a tile. Sums are taken when all are there: who takes those of
 // 32 tokens at once waits for the tiles.
 template <class Take>
-inline void multiply(const bf16* x, size_t stride, int count, const bf16* w, int k, const Take& take) {
-    if (k % K_TILE) return multiply<bf16, bf16, Take>(x, stride, count, w, k, take);
-    written_for_tiles(x);
+inline void multiply(const Lines<bf16>& x, int count, const bf16* w, int k, const Take& take) {
+    if (k % K_TILE) return multiply<bf16, bf16, Take>(x, count, w, k, take);
+    written_for_tiles(x.first);
     alignas(64) float sums[TAKEN][PANEL];
-    for (int done = 0, rows = 0; done < count; done += TAKEN) {
+    for (int done = 0; done < count; done += TAKEN) {
         const int some = count - done < TAKEN ? count - done : TAKEN;
         for (int m = 0; m < some; m += 2 * TILE_TOKENS) {
             const int left = some - m < 2 * TILE_TOKENS ? some - m : 2 * TILE_TOKENS;
-            if (left != rows) configure_tiles(rows = left);
-            const bf16* from = x + (done + m) * stride;
-            left > TILE_TOKENS ? multiply_tiles<true>(from, stride, w, k, m == 0, sums + m) : multiply_tiles<false>(from, stride, w, k, m == 0, sums + m);
+            configure_tiles(left);
+            const Lines<bf16> from = x.from(done + m);
+            left > TILE_TOKENS ? multiply_tiles<true>(from, w, k, m == 0, sums + m) : multiply_tiles<false>(from, w, k, m == 0, sums + m);
         }
         for (int m = 0; m < some; m++) take(done + m, load(sums[m]), load(sums[m] + W));
     }

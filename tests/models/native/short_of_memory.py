@@ -55,9 +55,9 @@ def refused(work: Callable[[], object]) -> bool:
 def main(folder: Path, what: str) -> None:
     network = load(folder, dtype="float32").network
     assert isinstance(network, NativeDecoder)
-    new, columns = {"tokens": (60_000, 60_000), "columns": (12, 400_000), "threads": (12, 12)}[what]
+    new = {"tokens": 60_000, "threads": 12}[what]
     tokens, positions = torch.full((1, new), 5), torch.arange(new)[None] % 100
-    cells, last = Cells(network, columns), (torch.tensor([0]), torch.tensor([new - 1]))
+    cells, last = Cells(network, new), (torch.tensor([0]), torch.tensor([new - 1]))
     few = torch.full((1, 12), 5), torch.arange(12)[None], None, Cells(network, 12)
 
     def compute() -> torch.Tensor:

@@ -240,6 +240,15 @@ def test_in_bfloat16_neither_neighbours_nor_cuts_change_a_bit(
         assert torch.equal(read_in_chunks(network, TEXT, cuts), together[:2])
 
 
+def test_a_text_that_is_read_in_several_stretches_is_what_transformers_reads(tmp_path: Path, library: Library) -> None:
+    folder = build(tmp_path, "Llama", {**GROUPED, "max_position_embeddings": 640})
+    network = take_over_natively(take_over(plain(folder), 640), library, torch.float32)
+    text = TEXT.repeat(1, 10)
+    together = network.read(text)
+    torch.testing.assert_close(together, plain(folder)(text).logits, atol=1e-4, rtol=1e-4)
+    assert torch.equal(read_in_chunks(network, text, [127, 256, 257, 511, 599]), together)
+
+
 def test_a_float32_pass_keeps_weights_of_16_bits_in_bfloat16_where_that_holds_them(tmp_path: Path) -> None:
     library = find_library() or pytest.fail("no library")
     folder = build(tmp_path, "Llama", GROUPED)
@@ -287,7 +296,7 @@ def test_other_logits_than_torchs_are_found_at_the_start(
     assert "computes other logits" in caplog.text
 
 
-@pytest.mark.parametrize("lacking", ["tokens", "columns", "threads"])
+@pytest.mark.parametrize("lacking", ["tokens", "threads"])
 def test_a_lack_of_memory_or_threads_is_told_and_the_next_pass_is_right(tmp_path: Path, lacking: str) -> None:
     """An exception of C++ that left the library, in whichever of its threads, ended the program with SIGABRT."""
     program = [sys.executable, "-m", "tests.models.native.short_of_memory", str(tiny.build(tmp_path)), lacking]
