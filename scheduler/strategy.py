@@ -11,6 +11,7 @@ from importlib.metadata import entry_points
 from itertools import chain
 from pathlib import Path
 from runpy import run_path
+from traceback import extract_tb
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
@@ -36,7 +37,9 @@ def load_outside(name: str) -> object:
     except StopIteration:
         raise KeyError(name) from None
     except Exception as error:  # others' code
-        raise StrategyError(f"strategy {name}: cannot be loaded: {type(error).__name__}: {error}") from error
+        lines = [each.lineno for each in extract_tb(error.__traceback__) if each.filename.endswith(source)]
+        reason = f"{type(error).__name__}: {error}" + (f" (line {lines[-1]})" if lines else "")
+        raise StrategyError(f"strategy {name}: cannot be loaded: {reason}") from error
     if not hasattr(module, attribute):
         raise StrategyError(f"strategy {name}: {source} has no {attribute}")
     return getattr(module, attribute)

@@ -106,6 +106,7 @@ class CommandLine(argparse.ArgumentParser):
     """Subcommands share this class; all wrong values are reported at once."""
 
     _mistakes: tuple[str, ...] = ()  # wrong values so far
+    _given: Sequence[str] = ()
 
     def error(self, message: str) -> NoReturn:
         """Exit with 2."""
@@ -116,22 +117,23 @@ class CommandLine(argparse.ArgumentParser):
         self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
     ) -> tuple[argparse.Namespace, list[str]]:
         """Unknown flags are errors here: the parent does not know the command's."""
+        self._given = list(sys.argv[1:] if args is None else args)
         known, strange = super().parse_known_args(args, namespace)
         if strange:
-            self.error(self._about(strange, sys.argv[1:] if args is None else args))
+            self.error(self._about(strange))
         if self._mistakes:
             self._mistakes, last = self._mistakes[:-1], self._mistakes[-1]
             self.error(last)
         return known, strange
 
-    def _about(self, strange: Sequence[str], args: Sequence[str]) -> str:
+    def _about(self, strange: Sequence[str]) -> str:
         first = strange[0]
         if first.startswith("-"):
             flag = first.partition("=")[0]
             return (
                 f"unrecognized arguments: {' '.join(strange)}{suggest(flag, self._option_string_actions, cutoff=0.8)}"
             )
-        flags = [word for word in args[: [*args].index(first)] if word in self._option_string_actions]
+        flags = [word for word in self._given[: self._given.index(first)] if word in self._option_string_actions]
         repeated = f"; a flag for several values takes one at a time: {flags[-1]} A {flags[-1]} B" if flags else ""
         return f"unrecognized arguments: {' '.join(strange)}{repeated}"
 
@@ -144,5 +146,8 @@ class CommandLine(argparse.ArgumentParser):
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if isinstance(action, argparse._SubParsersAction) and value not in action.choices:
+            before = self._given[self._given.index(value) - 1] if value in self._given[1:] else ""
+            if before.startswith("--") and before not in self._option_string_actions:  # it was meant for that
+                self.error(self._about([before]))
             self.error(f"{value!r} is no command{suggest(str(value), action.choices)}")
         super()._check_value(action, value)

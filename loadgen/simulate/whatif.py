@@ -6,9 +6,11 @@ from itertools import product, takewhile
 from pathlib import Path
 from typing import Self, TypeAlias
 
+import numpy as np
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from engine.measure.timing import Timing
 from engine.simulated.machine import Machine
 from loadgen.console import TABLES, show_table, tabulate
 from loadgen.result_file import Json
@@ -21,7 +23,7 @@ from scheduler.assembly import find_strategies
 from scheduler.batching.batcher import BatchLimits
 from scheduler.journal.file import RequestEntry, read
 from scheduler.options import Scheduling
-from scheduler.serving_time.bilinear import Bilinear
+from scheduler.serving_time.bilinear import LEAST_SECONDS, Bilinear, fit_surfaces
 from scheduler.strategy import STRATEGIES, Length
 
 FEWEST = 20  # requests for a meaningful replay
@@ -38,6 +40,7 @@ class Replay:
     recorded: tuple[Served, ...]
     max_tokens: int  # most that any asked for
     left_out: int  # without a token
+    sent: bool  # start when sent: a gateway's backend does not say when it begins
 
     @property
     def longest(self) -> int:
@@ -49,7 +52,7 @@ class Replay:
         return any(one.predicted_length is not None for one in self.recorded)
 
 
-def read_replay(journal: Path, model: str | None, most: int) -> Replay:
+def read_replay(journal: Path, model: str | None, most: int, *, sent: bool = False) -> Replay:
     """A journal's newest `most` requests of one strategy and model (None: the last). Raises UserError."""
     newest = [*read(journal, last=most, model=model)] or [*read(journal, last=most, model=model and Path(model).name)]
     newest.reverse()
@@ -66,17 +69,18 @@ def read_replay(journal: Path, model: str | None, most: int) -> Replay:
     return Replay(
         model=entries[0].model,
         strategy=entries[0].strategy,
-        recorded=tuple(_served(one, _arrival(one) - origin) for one in entries),
+        recorded=tuple(_served(one, _arrival(one) - origin, sent=sent) for one in entries),
         max_tokens=max(one.max_tokens for one in entries),
         left_out=len(asked) - len(entries),
+        sent=sent,
     )
 
 
-def _served(entry: RequestEntry, arrival: float) -> Served:
+def _served(entry: RequestEntry, arrival: float, *, sent: bool) -> Served:
     end = arrival + entry.latency
     return Served(
         arrival=arrival,
-        started=arrival + (entry.started or 0.0),
+        started=arrival + ((entry.assigned if sent else entry.started) or 0.0),
         first_token=end if entry.first_token is None else arrival + entry.first_token,
         end=end,
         input_length=entry.input_length,
@@ -91,6 +95,22 @@ def _served(entry: RequestEntry, arrival: float) -> Served:
 def _arrival(entry: RequestEntry) -> float:
     """Seconds since 1970."""
     return entry.finished_at - entry.latency
+
+
+def fit_prices(recorded: Sequence[Served]) -> tuple[Bilinear, int]:
+    """Where no profile is, by how long each took beside how many others; and the most at a time."""
+    start, first, end = np.array([(one.started, one.first_token, one.end) for one in recorded]).T
+    beside = np.minimum.outer(end, end) - np.maximum.outer(first, start)
+    rows = np.maximum(1, beside.clip(0).sum(axis=1) / np.maximum(end - first, LEAST_SECONDS)).round().astype(int)
+    timed = list(zip(recorded, rows.tolist(), strict=True))
+    steps = [
+        Timing(many, one.input_length + one.output_length // 2, (one.end - one.first_token) / (one.output_length - 1))
+        for one, many in timed
+        if one.output_length > 1
+    ]
+    read = [Timing(1, one.input_length, one.first_token - one.started) for one in recorded]
+    most = max(int(((start <= at) & (at < end)).sum()) for at in start)
+    return fit_surfaces(read, steps), most
 
 
 OTHER_SIZES: Mapping[str, Callable[[Machine], Machine]] = {
@@ -188,10 +208,12 @@ def find_slowdown(replay: Replay, setting: WhatIfSetting) -> float:
     return slowdown
 
 
-def choose_strategies(asked: Sequence[str] | None) -> tuple[str, ...]:
-    """Those asked for, else all that a server of these weights could run; raises UserError."""
+def choose_strategies(asked: Sequence[str] | None, *, sent: bool) -> tuple[str, ...]:
+    """Those asked for, else all that a server of these weights, or a gateway, could run; raises UserError."""
     able = find_strategies(asked or STRATEGIES)
     unfit = [name for name, one in able.items() if one.quantization is not None or one.length == Length.ORACLE]
+    if sent and not asked:
+        unfit += [name for name, one in able.items() if one.refill.closed or one.preemption != "none"]
     if asked and unfit:
         raise UserError(f"--strategies: {', '.join(unfit)}: wants other weights, or lengths that no server knows")
     return tuple(name for name in able if name not in unfit)
@@ -245,8 +267,9 @@ def write_sentences(found: WhatIf) -> Iterator[str]:
     kept = "" if own is None or recorded is None else f", and {own:.0%} of promises kept where {recorded:.0%} were"
     yield (
         f"How far to trust this: of {replay.strategy}, which served them, the simulator says a mean JCT "
-        f"{mean_error:+.1%} and a p99 {p99_error:+.1%} from what was recorded{kept}. Prices are those learned on this "
-        f"node, times {found.slowdown:.2f}, its mean speed while it served."
+        f"{mean_error:+.1%} and a p99 {p99_error:+.1%} from what was recorded{kept}. Prices are "
+        f"{'fitted to these requests, as no profile is here' if replay.sent else 'those learned on this node'}, times "
+        f"{found.slowdown:.2f}, its mean speed while it served."
     )
     yield (
         f"{len(replay.recorded)} requests to {replay.model}; {replay.left_out} without a token are left out. Predicted "

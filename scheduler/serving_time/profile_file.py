@@ -103,11 +103,18 @@ def load_profile(cache: Path, conditions: Conditions, *, learned: bool = False) 
     return profile
 
 
-def latest_profile(cache: Path, model: str | None = None) -> Path:
-    """The newest of this model, or of any; raises UserError where there is none."""
-    found = sorted((cache / FOLDER).glob("*.json"), key=lambda path: path.stat().st_mtime, reverse=True)
-    for path in found:
-        if model is None or Path(read_profile(path).conditions.model).name == model:
-            return path
-    whose = "this machine" if model is None else f"{model} on this machine"
-    raise UserError(f"there is no profile of {whose} yet: serve for a minute, or run `lengthwise profile`")
+def find_profile(cache: Path, model: str) -> Profile | None:
+    """The newest of this model; raises UserError for an unusable file."""
+    profiles = map(read_profile, _newest_first(cache))
+    return next((one for one in profiles if Path(one.conditions.model).name == model), None)
+
+
+def latest_profile(cache: Path) -> Path:
+    """Raises UserError where there is none."""
+    for path in _newest_first(cache):
+        return path
+    raise UserError("there is no profile of this machine yet: serve for a minute, or run `lengthwise profile`")
+
+
+def _newest_first(cache: Path) -> list[Path]:
+    return sorted((cache / FOLDER).glob("*.json"), key=lambda path: path.stat().st_mtime, reverse=True)

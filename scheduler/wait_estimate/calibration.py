@@ -32,7 +32,7 @@ WAIT_SPREAD = 0.5  # of a wait, as a log ratio
 UNKNOWN = (-0.5, 0.0, 1.5)  # scores before there are any: low end, median, promise
 
 
-NO_WAIT = -1  # for the queue's share
+NO_WAIT, ALONE = -1, -3  # for the queue's share; alone, a request may be the only one for long, in a burst the first
 
 LIMITED = 3  # length class of what `max_tokens` will end
 
@@ -70,12 +70,12 @@ class Calibration:
             self._scores[NO_WAIT, expected.group[1]].append((log(served / expected.own) / expected.own_spread, broken))
 
     def find_group(self, length: float, ahead: float, *, limited: bool = False) -> Group | None:
-        """By the share of the queue's work that is `ahead`, below 0 where none is."""
+        """By the share of the queue's work that is `ahead`, else NO_WAIT or ALONE."""
         if len(self._lengths) < FEWEST:
             return None
         usual = median(self._lengths)
         own = LIMITED if limited else bisect_left((usual / 2, 2 * usual), length)
-        return min(3, int(4 * ahead)) if ahead >= 0 else NO_WAIT, own
+        return min(3, int(4 * ahead)) if ahead >= 0 else int(ahead), own
 
     def find_scores(self, group: Group | None, now: float, coverage: float) -> tuple[float, float, float]:
         """Of low end, median and promise."""

@@ -16,7 +16,7 @@ from scheduler.clock import Clock
 from scheduler.remaining_length import remaining_length
 from scheduler.request import COVERAGE, Request, State
 from scheduler.wait_estimate.by_arrival import LATEST, ArrivalComparison, EndedAnswer, compare
-from scheduler.wait_estimate.calibration import LOW, UNKNOWN, Calibration, spread_of
+from scheduler.wait_estimate.calibration import ALONE, LOW, NO_WAIT, UNKNOWN, Calibration, spread_of
 from scheduler.wait_estimate.completion import LEAST_SECONDS, Expected
 from scheduler.wait_estimate.held_rows import HeldRows, generates
 from scheduler.wait_estimate.load_report import report_load
@@ -148,7 +148,8 @@ class ExpectedWait:
         spread, own_spread = (spread_of(each, own, lengths) for each in (point, own))
         sure = spread_of(most, own + most - point, 0.0)
         in_all = self._seconds(total, held) if ahead.place >= held.free and not first else None
-        share = wait / in_all if in_all else -1.0
+        alone = not self._rows() and not ahead.place
+        share = wait / in_all if in_all else ALONE if alone else NO_WAIT
         limited = middle >= request.sampling.max_tokens
         group = None if request.in_background else self._calibration.find_group(middle, share, limited=limited)
         scores = self._calibration.find_scores(group, now, coverage or request.coverage)

@@ -1,6 +1,7 @@
 """The composition root of a gateway: queue, predictor and API before other engines."""
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, closing, suppress
 from dataclasses import fields, replace
@@ -88,15 +89,22 @@ async def open_gateway(config: GatewayConfig) -> AsyncIterator[Service]:
         )
 
 
+LOCAL = ("localhost", "127.0.0.1", "::1")
+
+
 def check_backends(config: GatewayConfig) -> None:
     """Raises ConfigError."""
     if not config.backend:
         raise ConfigError("name a server: --backend http://127.0.0.1:8001/v1")
     if any(keys_of(config)) and config.pass_client_keys:
         raise ConfigError("--pass-client-keys: backends that have a key of their own are sent no other")
-    for url in config.urls:
+    for url, times in Counter(config.urls).items():
         if not _is_base(url):
             raise ConfigError(f"--backend {url}: is no http:// or https:// URL of host, port and path (keys: URL=FILE)")
+        if times > 1:
+            raise ConfigError(f"--backend {url} is given {times} times")
+        if config.uds is None and urlsplit(url).port == config.port and urlsplit(url).hostname in (*LOCAL, config.host):
+            raise ConfigError(f"--backend {url} is where this gateway listens: give it another --port")
     strategy = STRATEGIES[config.strategy]
     if strategy.refill.closed or strategy.preemption != "none":
         raise ConfigError(f"--strategy {config.strategy} pauses requests or closes batches, which no backend can do")

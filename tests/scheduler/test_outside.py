@@ -81,6 +81,12 @@ def test_what_cannot_be_had_is_told(name: str, message: str, file: Path) -> None
         find_strategies([name.replace("FILE", str(file))])
 
 
+def test_an_error_in_a_file_is_told_with_its_line(file: Path) -> None:
+    file.write_text("\nhalf = 1 / 0\n")
+    with pytest.raises(StrategyError, match=r"ZeroDivisionError: division by zero \(line 2\)$"):
+        find_strategy(f"{file}:ROW")
+
+
 def test_a_row_that_breaks_a_rule_of_the_table_is_refused(file: Path) -> None:
     file.write_text(ROW + 'BROKEN = Strategy("broken", slices=True)\n')
     with pytest.raises(StrategyError, match="BROKEN: slices=True: batching='join' works only with False"):

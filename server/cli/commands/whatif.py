@@ -16,6 +16,7 @@ from server.settings import add_configured
 
 if TYPE_CHECKING:
     from loadgen.simulate.whatif import Replay, WhatIfSetting
+    from scheduler.serving_time.profile_file import Profile
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,8 +49,8 @@ def run(config: Whatif) -> int:
     """Find which strategy would have served the journal's requests better.
 
     Replays the newest recorded requests (times and lengths, no texts) under every strategy and on other
-    sizes of machine, at prices learned on this one, with the simulator's error on them. Settings are those
-    of `lengthwise serve`.
+    sizes of machine, at prices learned on this one or, of a gateway's backend, fitted to its answers, with
+    the simulator's error on them. Settings are those of `lengthwise serve`.
 
     Example: lengthwise whatif
     """
@@ -60,12 +61,18 @@ def run(config: Whatif) -> int:
     from loadgen.turns import collect
     from models.progress import Bars
     from models.signals import stoppable
+    from scheduler.serving_time.profile_file import find_profile
 
     require_writable(config.save_result)
-    replay = read_replay(journal_path(default_cache(), config.journal), config.of, config.last)
-    names = choose_strategies(config.strategies)
+    journal = journal_path(default_cache(), config.journal)
+    replay = read_replay(journal, config.of, config.last)
+    profile = find_profile(default_cache(), replay.model)
+    if profile is None:
+        replay = read_replay(journal, config.of, config.last, sent=True)
+    setting = _setting(config, replay, profile)
+    names = choose_strategies(config.strategies, sent=replay.sent)
     with stoppable(), Bars(threaded=True) as bars:
-        trials = try_all(replay, _setting(config, replay), names)
+        trials = try_all(replay, setting, names)
         first = next(trials)
         bar = bars.begin("replays; Ctrl-C keeps those that have ended", len(names) + 2 * len(OTHER_SIZES))
         later, whole = collect(trials, lambda _: bar.advance())
@@ -75,19 +82,18 @@ def run(config: Whatif) -> int:
     return INTERRUPTED if found.interrupted else 0
 
 
-def _setting(config: Whatif, replay: Replay) -> WhatIfSetting:
+def _setting(config: Whatif, replay: Replay, profile: Profile | None) -> WhatIfSetting:
     from engine.simulated.machine import Machine
-    from loadgen.simulate.whatif import WhatIfSetting
-    from scheduler.serving_time.profile_file import latest_profile, read_profile
+    from loadgen.simulate.whatif import WhatIfSetting, fit_prices
 
-    prices = read_profile(latest_profile(default_cache(), replay.model)).model
+    prices, slots = fit_prices(replay.recorded) if profile is None else (profile.model, config.expected_slots)
+    slots = config.max_num_seqs or slots
     context = max(config.max_model_len or 0, replay.longest, replay.max_tokens)
-    capacity = config.capacity_tokens or config.expected_slots * context
     chunk = config.chunk_tokens(config.device)
     machine = Machine(
         cost=prices,
-        capacity_tokens=capacity,
-        max_num_seqs=config.expected_slots,
+        capacity_tokens=config.capacity_tokens or slots * context,
+        max_num_seqs=slots,
         context_length=context,
         workers=config.executors or 1,
         max_prefill_tokens=chunk,

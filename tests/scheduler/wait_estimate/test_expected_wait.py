@@ -14,7 +14,7 @@ from scheduler.length.prediction import LengthDistribution
 from scheduler.remaining_length import remaining_length
 from scheduler.request import Request, Unpromised
 from scheduler.strategy import STRATEGIES
-from scheduler.wait_estimate.calibration import Calibration
+from scheduler.wait_estimate.calibration import ALONE, FEWEST, NO_WAIT, Calibration
 from scheduler.wait_estimate.expected_wait import ExpectedWait
 from scheduler.wait_estimate.places import FRESH
 from scheduler.wait_estimate.speed import Speed
@@ -138,6 +138,16 @@ def test_answers_of_unknown_length_take_as_long_as_those_that_ended_and_nobody_k
     for _ in range(10):
         queue.second()
     assert queue.dispatcher.waits.wait(waiting[1]) == pytest.approx(30, rel=0.02)
+
+
+def test_one_that_comes_alone_is_judged_apart_from_those_of_a_burst() -> None:
+    """After a burst's first ones, which others slow down, singles were promised many times too far."""
+    queue = Queue(rows=2)
+    for _ in range(FEWEST):
+        queue.submit(1)
+        queue.second()
+    groups = [queue.submit(3).expected for _ in range(3)]
+    assert [one and one.group and one.group[0] for one in groups] == [ALONE, NO_WAIT, 3]
 
 
 def test_before_anything_was_measured_nobody_can_say() -> None:

@@ -97,6 +97,7 @@ WRONG_USES = (
     *(
         "bench --goodput speed:1",
         "paper nobody",
+        "bench --max-tokens 64",
         "paper scls --scale=0",
         "paper scls --rates=,",
         "paper scls --seed=-1",

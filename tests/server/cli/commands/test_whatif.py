@@ -205,8 +205,19 @@ def test_of_two_programs_that_share_a_journal_one_is_replayed(journal: Path, giv
         whatif.read_replay(journal, None, 70)
 
 
-def test_without_prices_there_is_no_replay(journal: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_gateway_s_journal_is_replayed_at_prices_fitted_to_it(journal: Path, tmp_path: Path) -> None:
+    """Its backend's profile is elsewhere, and an answer's first byte the first that is known of its start."""
     for file in (tmp_path / "profiles").iterdir():
         file.unlink()
-    assert run() == 1
-    assert "there is no profile of tiny on this machine yet" in capsys.readouterr().err
+    entries = [replace(one, assigned=one.started, started=one.first_token) for one in read(journal)]
+    journal.unlink()
+    connection = connect(journal)
+    append(connection, entries)
+    connection.close()
+    saved = tmp_path / "found.json"
+    assert run("--save-result", str(saved)) == 0
+    found = json.loads(saved.read_text())
+    assert max(map(abs, found["errors"].values())) < 0.25, "waits double what prices are off"
+    trials = {(one["strategy"], one["sizes"]): one["mean_jct_ms"] for one in found["trials"]}
+    assert trials["lengthwise", ""] < trials["baton-pd", ""]
+    assert not {"srpt", "vs"} & {one["strategy"] for one in found["trials"]}, "no gateway pauses calls or closes batches"
