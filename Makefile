@@ -127,7 +127,7 @@ $(RUNTIME): pyproject.toml constraints.txt $(wildcard models/native/*.h models/n
 	@$(PIP) '$(TORCH)'
 	@echo '3 of 4: the other packages'
 	@{ $(NAMED) '' && $(NAMED) report; } | $(PIP) -r /dev/stdin
-	@echo '4 of 4: the compiled pass, for three kinds of CPU side by side'
+	@echo '4 of 4: the compiled pass, for four kinds of CPU side by side'
 	@$(PIP) --no-deps -e .
 	@ls models/native/*.so >/dev/null 2>&1 || echo 'no C++ compiler: the server runs on the slower kernels of torch (apt install g++, then make clean install)'
 	@touch $@
