@@ -32,7 +32,8 @@ class SimulatedMachine:
 
     cost: str = option(DEFAULT_COST, metavar="NAME")
     """how fast executors are: v100-chatglm-6b, a100-llama2-13b-hf, a100-llama2-13b-ds or ssjf, by the papers;
-    cpu-smollm2-135m, two cores of a CPU; a100-8b or h100-8b, by data sheets; a profile's file; or `profile`, the latest of this machine"""
+    cpu-smollm2-135m, two cores of a CPU; a100-8b or h100-8b, by data sheets; a profile's file; or `profile`, the
+    latest of this machine"""
     profile: bool = option(True)
     """whether the scheduler knows from the start how fast executors are; else it learns that from their steps"""
     nodes: Count = option(1)
