@@ -40,7 +40,7 @@ class Replay:
     recorded: tuple[Served, ...]
     max_tokens: int  # most that any asked for
     left_out: int  # without a token
-    sent: bool  # start when sent: a gateway's backend does not say when it begins
+    sent: bool  # started when sent, as a gateway's
 
     @property
     def longest(self) -> int:
@@ -98,7 +98,7 @@ def _arrival(entry: RequestEntry) -> float:
 
 
 def fit_prices(recorded: Sequence[Served]) -> tuple[Bilinear, int]:
-    """Where no profile is, by how long each took beside how many others; and the most at a time."""
+    """By how long each took beside how many; and the most at a time."""
     start, first, end = np.array([(one.started, one.first_token, one.end) for one in recorded]).T
     beside = np.minimum.outer(end, end) - np.maximum.outer(first, start)
     rows = np.maximum(1, beside.clip(0).sum(axis=1) / np.maximum(end - first, LEAST_SECONDS)).round().astype(int)

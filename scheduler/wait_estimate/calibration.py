@@ -32,7 +32,7 @@ WAIT_SPREAD = 0.5  # of a wait, as a log ratio
 UNKNOWN = (-0.5, 0.0, 1.5)  # scores before there are any: low end, median, promise
 
 
-NO_WAIT, ALONE = -1, -3  # for the queue's share; alone, a request may be the only one for long, in a burst the first
+NO_WAIT, ALONE = -1, -3  # for the queue's share; beside others, or first of all
 
 LIMITED = 3  # length class of what `max_tokens` will end
 
