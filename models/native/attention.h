@@ -14,7 +14,8 @@ struct Scratch {
     std::vector<char> scores;     // of a stretch, [columns / PANEL][queries][PANEL]
     std::vector<char> weights;    // as scores: probabilities before their sum divides them
     std::vector<char> panel;      // of K: [head_dim][PANEL]; of V: [columns][PANEL]
-    std::vector<char> peaks;      // [queries], of the scores so far; those of the stretch in [queries][W]
+    std::vector<char> most;       // [queries][W], of the stretch's scores
+    std::vector<char> peaks;      // [queries], of the scores so far
     std::vector<char> sums;       // [queries][W], of the weights so far
     std::vector<char> shrink;     // [queries]: what a new peak leaves of sums and read
     std::vector<char> read;       // [queries][head_dim, padded]: V by the weights so far
@@ -105,69 +106,100 @@ inline F readable(F scores, const uint8_t* valid, int c, int read) {
     return keep_lanes(scores, set(LEAST), wanted);
 }
 
+// What some consecutive tokens of one row read of one head of K and V, a stretch of columns at a time, as in FlashAttention
+// (Dao, ICLR 2024, section 3.1). Stretches begin at the row's first column, so that a token's numbers are its own.
+//
 // queries   [tokens * group][head_dim], scaled; the first `group` are those of the first token
 // keys      [count][head_dim], as values; valid: a byte a column, 0 where it holds nothing, or null
-// The first token reads the columns up to count - tokens, the last one all, a stretch at a time, as in FlashAttention (Dao,
-// ICLR 2024, section 3.1): stretches begin at the row's first column, so that a token's numbers are its own.
-// put(query, first number, low half, high half) gets the sums, PANEL numbers at a time.
-template <class Cell, class Put>
-void attend(const Cell* queries, int tokens, int group, int head_dim, const Cell* keys, const Cell* values,
-            const uint8_t* valid, int count, Scratch& scratch, const Put& put) {
-    const int all = tokens * group, width = round_up(head_dim, PANEL), first_reads = count - tokens + 1;
-    float *const scores = room<float>(scratch.scores, all * STRETCH), *const peaks = room<float>(scratch.peaks, all * (W + 1));
-    float *const sums = filled(scratch.sums, all * W, 0), *const read = filled(scratch.read, all * width, 0);
-    float *const shrink = room<float>(scratch.shrink, all), *const most = peaks + all;
-    Cell* const weights = room<Cell>(scratch.weights, all * STRETCH);
-    Cell* const panel = room<Cell>(scratch.panel, PANEL * (STRETCH > head_dim ? STRETCH : head_dim));
-    std::fill(peaks, most, LEAST);
-    for (int begin = 0; begin < count; begin += STRETCH) {
-        const int end = begin + STRETCH < count ? begin + STRETCH : count;
-        std::fill(most, most + all * W, LEAST);
-        float* line = scores;
-        for (int c = begin; c < end; c += PANEL, line += all * PANEL) {
-            ask_for(keys, head_dim, c + PANEL, count);
-            ask_for(values, head_dim, c, count);
-            turn_keys(keys, head_dim, c, count, panel);
-            const bool cut = valid || c + PANEL > first_reads;
-            multiply(Lines<Cell>{queries, (size_t)head_dim}, all, panel, head_dim, [&](int q, F low, F high) {
+// The first token reads the columns up to count - tokens, the last one all.
+template <class Cell>
+class Attention {
+public:
+    Attention(const Cell* queries, int tokens, int group, int head_dim, const Cell* keys, const Cell* values,
+              const uint8_t* valid, int count, Scratch& scratch)
+        : queries_(queries), keys_(keys), values_(values), valid_(valid), group_(group), head_dim_(head_dim), count_(count),
+          all_(tokens * group), width_(round_up(head_dim, PANEL)), first_reads_(count - tokens + 1),
+          scores_(room<float>(scratch.scores, all_ * STRETCH)), most_(room<float>(scratch.most, all_ * W)),
+          peaks_(filled(scratch.peaks, all_, LEAST)), sums_(filled(scratch.sums, all_ * W, 0)),
+          shrink_(room<float>(scratch.shrink, all_)), read_(filled(scratch.read, all_ * width_, 0)),
+          weights_(room<Cell>(scratch.weights, all_ * STRETCH)),
+          panel_(room<Cell>(scratch.panel, PANEL * (STRETCH > head_dim ? STRETCH : head_dim))) {}
+
+    // put(query, first number, low half, high half) gets the sums, PANEL numbers at a time.
+    template <class Put>
+    void run(const Put& put) {
+        for (int begin = 0; begin < count_; begin += STRETCH) {
+            const int end = begin + STRETCH < count_ ? begin + STRETCH : count_;
+            score(begin, end);
+            raise_peaks();
+            weigh(end - begin);
+            add(begin, end);
+        }
+        for (int q = 0; q < all_; q++) {
+            const F factor = set(1.f / sum_of(load(sums_ + q * W)));
+            const float* line = read_ + q * width_;
+            for (int i = 0; i < head_dim_; i += PANEL) put(q, i, load(line + i) * factor, load(line + i + W) * factor);
+        }
+    }
+
+private:
+    void score(int begin, int end) {
+        std::fill(most_, most_ + all_ * W, LEAST);
+        float* line = scores_;
+        for (int c = begin; c < end; c += PANEL, line += all_ * PANEL) {
+            ask_for(keys_, head_dim_, c + PANEL, count_);
+            ask_for(values_, head_dim_, c, count_);
+            turn_keys(keys_, head_dim_, c, count_, panel_);
+            const bool cut = valid_ || c + PANEL > first_reads_;
+            multiply(Lines<Cell>{queries_, (size_t)head_dim_}, all_, panel_, head_dim_, [&](int q, F low, F high) {
                 if (cut) {
-                    low = readable(low, valid, c, first_reads + q / group);
-                    high = readable(high, valid, c + W, first_reads + q / group);
+                    low = readable(low, valid_, c, first_reads_ + q / group_);
+                    high = readable(high, valid_, c + W, first_reads_ + q / group_);
                 }
                 store(line + q * PANEL, low);
                 store(line + q * PANEL + W, high);
-                store(most + q * W, max(load(most + q * W), max(low, high)));
+                store(most_ + q * W, max(load(most_ + q * W), max(low, high)));
             });
         }
-        for (int q = 0; q < all; q++) {
-            const float peak = max_of(max(load(most + q * W), set(peaks[q])));
-            shrink[q] = peaks[q] - peak;
-            peaks[q] = peak;
+    }
+
+    void raise_peaks() {
+        for (int q = 0; q < all_; q++) {
+            const float peak = max_of(max(load(most_ + q * W), set(peaks_[q])));
+            shrink_[q] = peaks_[q] - peak;
+            peaks_[q] = peak;
         }
-        for (int q = 0; q < all; q += W) store(shrink + q, exponential(load(shrink + q)));
-        for (int q = 0; q < all; q++) store(sums + q * W, load(sums + q * W) * set(shrink[q]));
-        Cell* out = weights;
-        line = scores;
-        for (int c = begin; c < end; c += PANEL)
-            for (int q = 0; q < all; q++, line += PANEL, out += PANEL) {
-                const F peak = set(peaks[q]), low = exponential(load(line) - peak), high = exponential(load(line + W) - peak);
+        for (int q = 0; q < all_; q += W) store(shrink_ + q, exponential(load(shrink_ + q)));
+        for (int q = 0; q < all_; q++) store(sums_ + q * W, load(sums_ + q * W) * set(shrink_[q]));
+    }
+
+    void weigh(int columns) {
+        const float* line = scores_;
+        Cell* out = weights_;
+        for (int c = 0; c < columns; c += PANEL)
+            for (int q = 0; q < all_; q++, line += PANEL, out += PANEL) {
+                const F peak = set(peaks_[q]), low = exponential(load(line) - peak), high = exponential(load(line + W) - peak);
                 store(out, low);
                 store(out + W, high);
-                store(sums + q * W, load(sums + q * W) + low + high);
+                store(sums_ + q * W, load(sums_ + q * W) + low + high);
             }
+    }
+
+    void add(int begin, int end) {
         const int paired = std::is_same<Cell, bf16>::value ? round_up(end - begin, K_STEP) : end - begin;
-        for (int first = 0; first < head_dim; first += PANEL) {
-            pair_values(values + (size_t)begin * head_dim, head_dim, first, end - begin, panel);
-            multiply(Lines<Cell>{weights, PANEL, (size_t)all * PANEL}, all, panel, paired, [&](int q, F low, F high) {
-                float* into = read + q * width + first;
-                store(into, fma(load(into), set(shrink[q]), low));
-                store(into + W, fma(load(into + W), set(shrink[q]), high));
+        for (int first = 0; first < head_dim_; first += PANEL) {
+            pair_values(values_ + (size_t)begin * head_dim_, head_dim_, first, end - begin, panel_);
+            multiply(Lines<Cell>{weights_, PANEL, (size_t)all_ * PANEL}, all_, panel_, paired, [&](int q, F low, F high) {
+                float* into = read_ + q * width_ + first;
+                store(into, fma(load(into), set(shrink_[q]), low));
+                store(into + W, fma(load(into + W), set(shrink_[q]), high));
             });
         }
     }
-    for (int q = 0; q < all; q++) {
-        const F factor = set(1.f / sum_of(load(sums + q * W)));
-        for (int first = 0; first < head_dim; first += PANEL)
-            put(q, first, load(read + q * width + first) * factor, load(read + q * width + first + W) * factor);
-    }
-}
+
+    const Cell *const queries_, *const keys_, *const values_;
+    const uint8_t* const valid_;
+    const int group_, head_dim_, count_, all_, width_, first_reads_;
+    float *const scores_, *const most_, *const peaks_, *const sums_, *const shrink_, *const read_;
+    Cell *const weights_, *const panel_;
+};

@@ -246,23 +246,23 @@ private:
             std::memcpy(queries + (size_t)i * group * dim, static_cast<Cell*>(space_.queries) + from, group * dim * sizeof(Cell));
         }
         const size_t from = (size_t)begin * dim;
-        attend(queries, block.count, group, dim, cells(pass_.keys, row, kv_head, l) + from,
-               cells(pass_.values, row, kv_head, l) + from,
-               pass_.valid ? pass_.valid + row * pass_.valid_stride + begin : nullptr, count, scratch,
-               [&](int q, int first, F low, F high) {
-                   const int t = block.first + q / group, head = kv_head * group + q % group;
-                   Cell* out = static_cast<Cell*>(space_.read) + (size_t)t * read_ + head * dim + first;
-                   const int left = dim - first;
-                   if (left >= PANEL) {
-                       store(out, low);
-                       store(out + W, high);
-                   } else {
-                       float numbers[PANEL];
-                       store(numbers, low);
-                       store(numbers + W, high);
-                       for (int i = 0; i < left; i++) narrow(numbers[i], out + i);
-                   }
-               });
+        Attention<Cell> attention(queries, block.count, group, dim, cells(pass_.keys, row, kv_head, l) + from,
+                                  cells(pass_.values, row, kv_head, l) + from,
+                                  pass_.valid ? pass_.valid + row * pass_.valid_stride + begin : nullptr, count, scratch);
+        attention.run([&](int q, int first, F low, F high) {
+            const int t = block.first + q / group, head = kv_head * group + q % group;
+            Cell* out = static_cast<Cell*>(space_.read) + (size_t)t * read_ + head * dim + first;
+            const int left = dim - first;
+            if (left >= PANEL) {
+                store(out, low);
+                store(out + W, high);
+            } else {
+                float numbers[PANEL];
+                store(numbers, low);
+                store(numbers + W, high);
+                for (int i = 0; i < left; i++) narrow(numbers[i], out + i);
+            }
+        });
     }
 
     Turn& turn_;
