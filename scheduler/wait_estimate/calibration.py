@@ -23,7 +23,7 @@ LOW = 0.05  # quantile of low ends
 
 RECENT = 256  # scores that count
 
-FEWEST = 32  # scores before calibration, and answers before scoring: earlier estimates know too little
+FEWEST = 20  # scores before calibration (one in 20 passes the largest), answers before scoring
 
 LEAST_SPREAD = 0.25
 
@@ -63,7 +63,7 @@ class Calibration:
         score, broken = expected.score(end - expected.at), cut
         if self._keeps and expected.waits and assigned is not None and assigned >= expected.due:
             score, cut = max(score, expected.score(expected.high)), True
-        for pool in list_pools(expected.group):
+        for pool in list_taught(expected.group):
             self._scores[pool].append((score, cut))
         if expected.waits and assigned is not None:
             served = max(end - assigned, LEAST_SECONDS)
@@ -82,7 +82,7 @@ class Calibration:
         while self._promises and self._promises[0][0] < now:
             late = heappop(self._promises)[2]
             if late.expected is not None:  # else a backend refused it
-                for each in list_pools(late.expected.group):
+                for each in list_taught(late.expected.group):
                     self._overdue[each].append(late)
         common, own = list_pools(group)
         chosen = own if len(self._scores[own]) >= FEWEST else common
@@ -102,6 +102,12 @@ class Calibration:
 def list_pools(group: Group | None) -> tuple[Group | None, Group | None]:
     """Of all, and its own; what limits end teaches nothing of what ends by itself."""
     return (None if group is None or group[1] != LIMITED else ALL_LIMITED), group
+
+
+def list_taught(group: Group | None) -> tuple[Group | None, ...]:
+    """Alone, nothing of what ends beside others."""
+    common, own = list_pools(group)
+    return (own,) if own is not None and own[0] == ALONE else (common, own)
 
 
 def spread_of(point: float, own: float, lengths: float) -> float:

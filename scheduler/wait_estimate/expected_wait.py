@@ -34,6 +34,8 @@ FARTHEST, WIDEST = 30 * 86400.0, 5.0  # seconds; log of a factor
 
 NEARER = 0.8  # share of the time left until a promise, below which it is promised again
 
+BUSY = 32  # rows that a promise without scores allows for
+
 COMPARED = 2.0  # seconds that a comparison is reused: it takes milliseconds
 
 
@@ -154,7 +156,7 @@ class ExpectedWait:
         group = None if request.in_background else self._calibration.find_group(middle, share, limited=limited)
         scores = self._calibration.find_scores(group, now, coverage or request.coverage)
         unsure = scores is UNKNOWN and held.prices.fixed_seconds  # of those that come later
-        full = self._speed.seconds_per_token(held.slots) if unsure else None
+        full = self._speed.seconds_per_token(min(BUSY, held.slots)) if unsure else None
         slower = (0.0, 0.0, max(0.0, (full or seconds) - seconds))
         low, median, promise = (
             min(

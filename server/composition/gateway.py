@@ -1,7 +1,6 @@
 """The composition root of a gateway: queue, predictor and API before other engines."""
 
 import asyncio
-from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, closing, suppress
 from dataclasses import fields, replace
@@ -89,7 +88,7 @@ async def open_gateway(config: GatewayConfig) -> AsyncIterator[Service]:
         )
 
 
-LOCAL = ("localhost", "127.0.0.1", "::1")
+LOCAL = ("127.0.0.1", "localhost", "::1", "0.0.0.0", "::")
 
 
 def check_backends(config: GatewayConfig) -> None:
@@ -98,13 +97,20 @@ def check_backends(config: GatewayConfig) -> None:
         raise ConfigError("name a server: --backend http://127.0.0.1:8001/v1")
     if any(keys_of(config)) and config.pass_client_keys:
         raise ConfigError("--pass-client-keys: backends that have a key of their own are sent no other")
-    for url, times in Counter(config.urls).items():
+    own = (
+        None
+        if config.uds is not None
+        else _place(f"http://{f'[{config.host}]' if ':' in config.host else config.host}:{config.port}")
+    )
+    places = set[tuple[str, int | None, str]]()
+    for url in config.urls:
         if not _is_base(url):
             raise ConfigError(f"--backend {url}: is no http:// or https:// URL of host, port and path (keys: URL=FILE)")
-        if times > 1:
-            raise ConfigError(f"--backend {url} is given {times} times")
-        if config.uds is None and urlsplit(url).port == config.port and urlsplit(url).hostname in (*LOCAL, config.host):
+        if (place := _place(url)) in places:
+            raise ConfigError(f"--backend {url} is given twice")
+        if own is not None and place[:2] == own[:2]:
             raise ConfigError(f"--backend {url} is where this gateway listens: give it another --port")
+        places.add(place)
     strategy = STRATEGIES[config.strategy]
     if strategy.refill.closed or strategy.preemption != "none":
         raise ConfigError(f"--strategy {config.strategy} pauses requests or closes batches, which no backend can do")
@@ -118,6 +124,13 @@ def _is_base(url: str) -> bool:
         named = one.scheme in {"http", "https"} and bool(one.hostname) and one.port != 0
         return named and not ("@" in one.netloc or one.query or one.fragment)
     return False
+
+
+def _place(url: str) -> tuple[str, int | None, str]:
+    """The same for other spellings of a URL."""
+    one = urlsplit(url)
+    host = one.hostname or ""
+    return LOCAL[0] if host in LOCAL else host, one.port, one.path.rstrip("/").removesuffix("/v1")
 
 
 def keys_of(config: GatewayConfig) -> list[str | None]:

@@ -8,8 +8,10 @@ import pytest
 
 from scheduler.request import COVERAGE, Request, State
 from scheduler.wait_estimate.calibration import (
+    ALONE,
     FEWEST,
     LIMITED,
+    NO_WAIT,
     RECENT,
     UNKNOWN,
     WAIT_SPREAD,
@@ -64,6 +66,17 @@ def test_groups_are_told_apart_once_they_have_scores_and_else_judged_together() 
     assert scores(calibration)[2] == pytest.approx(0.0)
     assert scores(calibration, (3, 1))[2] == pytest.approx(log(4) / 0.5)
     assert scores(calibration, (2, 1))[1:] == pytest.approx((0.0, log(4) / 0.5))
+
+
+def test_single_requests_are_no_evidence_of_a_burst_s() -> None:
+    """After 54 single answers none of a burst's 20 kept a promise: those beside others slow each other down."""
+    calibration, alone = Calibration(keeps=False), replace(TOLD, group=(ALONE, 1), waits=False)
+    teach(calibration, *[ended(2.0, alone)] * RECENT)
+    assert scores(calibration, (ALONE, 1))[2] == pytest.approx(0.0)
+    assert scores(calibration, (NO_WAIT, 1)) == scores(calibration) == UNKNOWN
+    teach(calibration, *[ended(8.0, replace(TOLD, group=(NO_WAIT, 1), waits=False))] * FEWEST)
+    assert scores(calibration, (ALONE, 1))[2] == pytest.approx(0.0)
+    assert scores(calibration, (ALONE, 2))[2] == pytest.approx(log(4) / 0.5), "all others' until it has enough"
 
 
 @pytest.mark.parametrize(
