@@ -22,7 +22,7 @@ from scheduler.placement import PLACEMENTS, Placement
 from scheduler.serving_time.bilinear import Bilinear, ServingTime
 from scheduler.serving_time.machine import MachineModel, StepLearning
 from scheduler.serving_time.nearest import BatchLearning, Nearest
-from scheduler.strategy import STRATEGIES, Strategy
+from scheduler.strategy import STRATEGIES, Strategy, describe
 from scheduler.waiting.by_length import AgedSjf, ByRank, Fcfs, Sjf, gittins_rank, inflated_score
 from scheduler.waiting.by_program import PausedSmallest, VirtualFinish, attained_level, run_arrival
 from scheduler.waiting.by_work import Boost, FairSojourn, ResponseRatio, attained_work, find_level, predicted_work
@@ -233,7 +233,7 @@ def find_strategy(name: str) -> Strategy:
     except UserError:
         raise
     except Exception as error:  # others' code
-        raise StrategyError(f"strategy {name}: fails in a trial: {type(error).__name__}: {error}") from error
+        raise StrategyError(f"strategy {name}: fails in a trial: {describe(error, name)}") from error
     return strategy
 
 

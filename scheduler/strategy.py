@@ -37,12 +37,17 @@ def load_outside(name: str) -> object:
     except StopIteration:
         raise KeyError(name) from None
     except Exception as error:  # others' code
-        lines = [each.lineno for each in extract_tb(error.__traceback__) if each.filename.endswith(source)]
-        reason = f"{type(error).__name__}: {error}" + (f" (line {lines[-1]})" if lines else "")
-        raise StrategyError(f"strategy {name}: cannot be loaded: {reason}") from error
+        raise StrategyError(f"strategy {name}: cannot be loaded: {describe(error, name)}") from error
     if not hasattr(module, attribute):
         raise StrategyError(f"strategy {name}: {source} has no {attribute}")
     return getattr(module, attribute)
+
+
+def describe(error: Exception, name: str) -> str:
+    """With its line."""
+    file = name.rpartition(":")[0]
+    lines = [each.lineno for each in extract_tb(error.__traceback__) if file and each.filename.endswith(file)]
+    return f"{type(error).__name__}: {error}" + (f" (line {lines[-1]})" if lines else "")
 
 
 @cache
