@@ -93,6 +93,11 @@ class Strategy:
     def __post_init__(self) -> None:
         Length(self.length)
 
+    @property
+    def only_admits(self) -> bool:
+        """As a gateway does."""
+        return not self.refill.closed and self.preemption == "none"
+
 
 _MAGNUS = Strategy(
     "",

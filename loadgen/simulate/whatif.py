@@ -213,7 +213,7 @@ def choose_strategies(asked: Sequence[str] | None, *, sent: bool) -> tuple[str, 
     able = find_strategies(asked or STRATEGIES)
     unfit = [name for name, one in able.items() if one.quantization is not None or one.length == Length.ORACLE]
     if sent and not asked:
-        unfit += [name for name, one in able.items() if one.refill.closed or one.preemption != "none"]
+        unfit += [name for name, one in able.items() if not one.only_admits]
     if asked and unfit:
         raise UserError(f"--strategies: {', '.join(unfit)}: wants other weights, or lengths that no server knows")
     return tuple(name for name in able if name not in unfit)

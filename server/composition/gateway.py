@@ -97,22 +97,9 @@ def check_backends(config: GatewayConfig) -> None:
         raise ConfigError("name a server: --backend http://127.0.0.1:8001/v1")
     if any(keys_of(config)) and config.pass_client_keys:
         raise ConfigError("--pass-client-keys: backends that have a key of their own are sent no other")
-    own = (
-        None
-        if config.uds is not None
-        else _place(f"http://{f'[{config.host}]' if ':' in config.host else config.host}:{config.port}")
-    )
-    places = set[tuple[str, int | None, str]]()
-    for url in config.urls:
-        if not _is_base(url):
-            raise ConfigError(f"--backend {url}: is no http:// or https:// URL of host, port and path (keys: URL=FILE)")
-        if (place := _place(url)) in places:
-            raise ConfigError(f"--backend {url} is given twice")
-        if own is not None and place[:2] == own[:2]:
-            raise ConfigError(f"--backend {url} is where this gateway listens: give it another --port")
-        places.add(place)
+    _check_urls(config)
     strategy = STRATEGIES[config.strategy]
-    if strategy.refill.closed or strategy.preemption != "none":
+    if not strategy.only_admits:
         raise ConfigError(f"--strategy {config.strategy} pauses requests or closes batches, which no backend can do")
     if strategy.length == "oracle":
         raise ConfigError(f"--strategy {config.strategy} wants true lengths, which no backend tells")
@@ -126,11 +113,23 @@ def _is_base(url: str) -> bool:
     return False
 
 
-def _place(url: str) -> tuple[str, int | None, str]:
-    """The same for other spellings of a URL."""
-    one = urlsplit(url)
-    host = one.hostname or ""
-    return LOCAL[0] if host in LOCAL else host, one.port, one.path.rstrip("/").removesuffix("/v1")
+def _check_urls(config: GatewayConfig) -> None:
+    """Raises ConfigError."""
+    own, found = (_host(config.host), config.port), set[tuple[str, int | None, str]]()
+    for url in config.urls:
+        if not _is_base(url):
+            raise ConfigError(f"--backend {url}: is no http:// or https:// URL of host, port and path (keys: URL=FILE)")
+        one = urlsplit(url)
+        address = _host(one.hostname or ""), one.port
+        if config.uds is None and address == own:
+            raise ConfigError(f"--backend {url} is where this gateway listens: give it another --port")
+        if (base := (*address, one.path.rstrip("/").removesuffix("/v1"))) in found:
+            raise ConfigError(f"--backend {url} is given twice")
+        found.add(base)
+
+
+def _host(name: str) -> str:
+    return LOCAL[0] if name in LOCAL else name
 
 
 def keys_of(config: GatewayConfig) -> list[str | None]:
