@@ -34,9 +34,10 @@ def median(lengths: Lengths, cut: Cut) -> float | None:
 
 
 def completed(lengths: Lengths, cut: Cut) -> Lengths:
-    """Lengths (n,) with the mean of longer answers for each truncated one; where there is none, its own, up to the
-    ORDINARY quantile of all.
+    """Lengths (n,) with the mean of longer answers for each truncated one; else a token more, up to the ORDINARY
+    quantile of all.
     """
+    lengths = lengths + cut
     if cut.all():
         return lengths
     ascending, left = survival(lengths, cut)

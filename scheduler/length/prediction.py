@@ -82,10 +82,15 @@ class LengthDistribution:
         return LengthDistribution(self.lengths, weights.astype(np.float32))
 
     def opened(self, longest: float, most: float) -> LengthDistribution:
-        """Truncated lengths beyond the `longest` complete one as the `most` allowed."""
-        if self.lengths[-1] <= longest:
+        """Truncated lengths beyond the `longest` complete one spread up to the `most` allowed (Pareto, exponent 1)."""
+        beyond = self.lengths > longest
+        if not beyond.any():
             return self
-        return self.of(np.where(self.lengths > longest, np.maximum(self.lengths, most), self.lengths), self.weights)
+        first, times = self.lengths[beyond], RANKS / np.arange(RANKS - 0.5, 0, -1)
+        times[-1] = inf
+        spread = np.maximum(first, np.minimum(np.outer(times, first), most)).ravel()
+        lengths = np.append(self.lengths[~beyond], spread)
+        return self.of(lengths, np.append(self.weights[~beyond], np.tile(self.weights[beyond] / RANKS, RANKS)))
 
     def remaining(self, generated: float) -> float | None:
         """E[G | G > generated] - generated, in tokens; None beyond the longest known answer."""

@@ -187,17 +187,20 @@ def test_answers_that_were_cut_do_not_lower_the_ends_of_intervals() -> None:
     assert cut[0] >= whole[0] and cut[1] >= whole[1]
 
 
-@pytest.mark.parametrize("answers", [FEW, FEWEST])
-def test_answers_that_were_all_cut_say_nothing_of_what_a_larger_limit_lets_through(answers: int) -> None:
-    """After calls with a `max_tokens` of 16, the next one's answer was expected, and promised, to have 16 of 1,000."""
+@pytest.mark.parametrize(("answers", "whole"), [(FEW, 5), (FEWEST, 5), (FEWEST, 16)])
+def test_answers_that_were_all_cut_say_little_of_what_a_larger_limit_lets_through(answers: int, whole: int) -> None:
+    """After calls with a `max_tokens` of 16, the next one's answer was promised to have 16 of 1,000, or, where one had
+    ended there by itself, was expected to.
+    """
     learner = forest()
     for place in range(answers):
         learner.add(replace(row(1 + place, 16), cut=True))
-    learner.add(row(3, 5))
+    learner.add(row(3, whole))
     small, large = replace(query(10), max_tokens=16), query(10)
     near, far = (one.distribution for one in asyncio.run(learner.estimate([small, large])))
     assert near is not None and far is not None
-    assert near.quantile(0.5) == 16 and far.quantile(0.5) == 1000
+    assert near.quantile(0.5) in (16, 17) and far.quantile(0.95) >= 1000
+    assert 20 < far.quantile(0.5) < 50 and far.mean < 150
     learner.add(row(3, 40))
     (known,) = (one.distribution for one in asyncio.run(learner.estimate([large])))
     assert known is not None and known.quantile(0.5) <= 40
