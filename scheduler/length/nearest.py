@@ -4,7 +4,7 @@ Theory of Probability and Its Applications 9, 1964).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,7 +46,10 @@ class NearestPrompts:
         shared[bag] = self.weights[bag]
         words = np.bincount(self.prompts, shared[self.words], len(self.lengths)).astype(np.float64)
         alike = words * min(1.0, MOST / max(float(words.max()), 1e-9)) - 2 * (self.sizes - size) ** 2
-        return LengthDistribution.of(self.lengths, np.exp(alike - alike.max()).astype(np.float32))
+        weights = np.exp(alike - alike.max())
+        effective = weights.sum() ** 2 / (weights**2).sum()  # sample size (Kish, Survey Sampling, 1965)
+        found = LengthDistribution.of(self.lengths, weights.astype(np.float32))
+        return replace(found, unlike=1 / (1 + float(effective)))
 
 
 def _sizes(prompts: Prompts) -> NDArray[np.float64]:

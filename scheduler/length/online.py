@@ -40,8 +40,6 @@ ROWS = 2**15  # answers of all scopes, 3 kB each with their part of a forest
 
 SCOPES = 32  # of one holder
 
-FEW = 4  # answers from which similar prompts predict, until a forest does
-
 NEAREST = 256  # newest answers compared
 
 FRESH = 0.05  # share of new answers before these are compared too
@@ -179,7 +177,7 @@ class OnlineForest:
         return Answers(prompts, completed(lengths, cut), cut)
 
     def _find_predictor(self, scope: _Scope) -> CalibratedForest | NearestPrompts | None:
-        if scope.forest is not None or len(scope.rows) < FEW:
+        if scope.forest is not None or not scope.rows:
             return scope.forest
         if scope.nearest is None or len(scope.rows) > (1 + FRESH) * scope.compared:
             answers = self._answers([*scope.rows][-NEAREST:])
@@ -187,7 +185,7 @@ class OnlineForest:
         return scope.nearest
 
     async def estimate(self, queries: Sequence[LengthQuery]) -> Sequence[Estimate]:
-        """Without distributions until FEW of the scope's answers have ended."""
+        """Without distributions until one of the scope's answers has ended."""
         await asyncio.sleep(0)  # one batch a turn of the loop
         features = [(*self._features.read(query.tokens), *bag(query.tokens).tolist()) for query in queries]
         found: list[LengthDistribution | None] = [None] * len(queries)

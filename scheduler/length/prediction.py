@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import bisect
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cached_property
 from math import inf
@@ -32,6 +32,7 @@ class LengthDistribution:
     lengths: NDArray[np.float32]
     weights: NDArray[np.float32]
     answers: float = inf  # that it was made from
+    unlike: float = 0.0  # share of quantiles that counts all lengths alike
 
     @classmethod
     def of(cls, lengths: NDArray[np.float32], weights: NDArray[np.float32]) -> LengthDistribution:
@@ -52,15 +53,17 @@ class LengthDistribution:
         return float(np.dot(self.lengths, self.weights))
 
     def quantile(self, share: float) -> float:
-        """As of answers exchangeable with the next; infinite where they are too few."""
-        if (share := share * (1 + 1 / self.answers)) > 1.0:
-            return inf
+        """As of answers exchangeable with the next; beyond the longest by Pareto's law with exponent 1."""
         lengths, reached = self._tails[0], self._reached
-        return lengths[min(bisect.bisect_left(reached, share - ROUNDING), len(lengths) - 1)]
+        if (wanted := share * (1 + 1 / self.answers)) > 1.0:
+            return lengths[-1] / ((1 - share) * (1 + self.answers))
+        return lengths[min(bisect.bisect_left(reached, wanted - ROUNDING), len(lengths) - 1)]
 
     @cached_property
     def _reached(self) -> list[float]:
-        return cast("list[float]", np.cumsum(self.weights, dtype=np.float64).tolist())
+        any_length = np.arange(1, len(self.lengths) + 1) / len(self.lengths)
+        reached = (1 - self.unlike) * np.cumsum(self.weights, dtype=np.float64) + self.unlike * any_length
+        return cast("list[float]", reached.tolist())
 
     def ranks(self, length: float, *, cut: bool = False) -> NDArray[np.float64]:
         """Randomised PIT (Czado, Gneiting and Held, Biometrics 65, 2009): (RANKS,) spread over the length's
@@ -86,11 +89,13 @@ class LengthDistribution:
         beyond = self.lengths > longest
         if not beyond.any():
             return self
-        first, times = self.lengths[beyond], RANKS / np.arange(RANKS - 0.5, 0, -1)
-        times[-1] = inf
-        spread = np.maximum(first, np.minimum(np.outer(times, first), most)).ravel()
-        lengths = np.append(self.lengths[~beyond], spread)
-        return self.of(lengths, np.append(self.weights[~beyond], np.tile(self.weights[beyond] / RANKS, RANKS)))
+        times = np.array([*(RANKS / (place + 0.5) for place in range(RANKS - 1, 0, -1)), inf])
+        first = self.lengths[beyond].astype(np.float64)
+        spread = np.maximum(first, np.minimum(np.outer(times, first), most)).astype(np.float32)
+        lengths = np.concatenate((self.lengths[~beyond], spread.ravel()))
+        shares = np.broadcast_to(self.weights[beyond] / RANKS, spread.shape)
+        weights = np.concatenate((self.weights[~beyond], shares.ravel()))
+        return replace(self.of(lengths, weights), unlike=self.unlike)
 
     def remaining(self, generated: float) -> float | None:
         """E[G | G > generated] - generated, in tokens; None beyond the longest known answer."""

@@ -193,7 +193,7 @@ async def test_the_default_learns_lengths_in_this_process_from_a_hundred_answers
         assert last.source is Source.OWN
         assert lengths.lesson is not None and lengths.front is not None
         assert lengths.front.failures == 0
-    assert {one.source for one in journalled(cache)} == {"max_tokens", "history", "own-embeddings"}
+    assert {one.source for one in journalled(cache)} == {"max_tokens", "own-embeddings"}
     async with own_lengths(config) as lengths:
         short, long = [await serve(lengths, query=asking(tokens)) for tokens in (3, 19)]
         assert short.source is Source.OWN and short.length < 20 < 30 < long.length
