@@ -93,7 +93,7 @@ class LengthDistribution:
         first = self.lengths[beyond].astype(np.float64)
         spread = np.maximum(first, np.minimum(np.outer(times, first), most)).astype(np.float32)
         lengths = np.concatenate((self.lengths[~beyond], spread.ravel()))
-        shares = np.broadcast_to(self.weights[beyond] / RANKS, spread.shape)
+        shares = np.broadcast_to(self.weights[beyond] / RANKS, spread.shape).astype(np.float32)
         weights = np.concatenate((self.weights[~beyond], shares.ravel()))
         return replace(self.of(lengths, weights), unlike=self.unlike)
 
