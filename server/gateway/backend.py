@@ -17,7 +17,7 @@ from server.gateway.slots import InferredSlots
 
 log = logging.getLogger(__name__)
 
-ROOM = 10**9  # tokens of a call, or KV cache of an unknown backend
+ROOM = 10**9  # tokens of an unknown backend
 
 PERIOD = 0.25  # seconds between token reports; first tokens and ends are immediate
 
@@ -55,6 +55,7 @@ class Backend:
     merges_tools: bool = True  # with tool calls
     tells: bool = False  # metrics report its queue
     room: int = ROOM  # tokens of KV cache
+    context: int = ROOM  # tokens of a prompt and its answer
     health: Health = field(default_factory=Health)
     answered: bool = False  # since the start
     oversized: set[str] = field(default_factory=set)  # its pages that were logged as such
@@ -69,7 +70,7 @@ class Backend:
     @property
     def info(self) -> messages.ExecutorInfo:
         most = len(self._coming) + 1 if self.health.tried else self.slots.most
-        return messages.ExecutorInfo(self.index, self.url, self.room, most, ROOM)
+        return messages.ExecutorInfo(self.index, self.url, self.room, most, self.context)
 
     @property
     def failed_for(self) -> float:

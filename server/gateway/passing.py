@@ -8,6 +8,7 @@ from aiohttp import web
 from msgspec import Raw
 
 from engine.sampling.params import SamplingParams
+from scheduler.dispatcher import Dispatcher
 from scheduler.length.features import LengthQuery
 from scheduler.length.prediction import Prediction
 from scheduler.programs.recognizer import Signs
@@ -25,7 +26,6 @@ from server.api.register import CALL, REGISTER, Record
 from server.api.served_model import DISPATCHER, LENGTHS, LIMITS
 from server.api.ticket import TICKET, check_tokens, foresee_end, submit
 from server.gateway.asking import BACKENDS, are_one, check_body, plain_path, read_aside, refuse_kept
-from server.gateway.backend import ROOM
 from server.gateway.merged import as_stream
 from server.gateway.meta import BYTES_PER_TOKEN, MOST_PROMPT, CallMeta, read_meta, refuse_unreadable, without_promise
 from server.gateway.passage import PASSAGES, ProxiedCall
@@ -53,9 +53,9 @@ async def estimate(request: web.Request) -> web.Response:
         meta, words, answers, *_ = await read_aside(_read, body, request)
     meta.check()
     record = _record(request, meta)
-    query, sampling = _query(record, meta, words, answers)
-    known = _known(request, record, meta, answers, await request.app[LENGTHS].predict(query, sampling))
     dispatcher = request.app[DISPATCHER]
+    query, sampling = _query(dispatcher, record, meta, words, answers)
+    known = _known(request, record, meta, answers, await request.app[LENGTHS].predict(query, sampling))
     requests = dispatcher.estimate_all([((0,) * meta.prompt_tokens, sampling, known)])
     told = foresee_end(dispatcher, requests)
     request[TICKET].spend(told.prompt_tokens)
@@ -73,7 +73,7 @@ async def _queue(request: web.Request, body: bytes) -> web.StreamResponse:
     request[CALL] = record.id
     holder = record.caller
     with app[REGISTER].enter(record):
-        query, sampling = _query(record, meta, words, answers)
+        query, sampling = _query(app[DISPATCHER], record, meta, words, answers)
         prediction = await app[LENGTHS].predict(query, sampling) if generates else None
         record.check()
         expected = sampling.max_tokens if prediction is None else answers * int(prediction.length)
@@ -92,8 +92,11 @@ async def _queue(request: web.Request, body: bytes) -> web.StreamResponse:
                 spend_tokens(app, holder, passage.request.generated)
 
 
-def _query(record: Record, meta: CallMeta, words: tuple[int, ...], answers: int) -> tuple[LengthQuery, SamplingParams]:
-    holder, most = record.caller, min(meta.most or UNSTATED, ROOM)
+def _query(
+    dispatcher: Dispatcher, record: Record, meta: CallMeta, words: tuple[int, ...], answers: int
+) -> tuple[LengthQuery, SamplingParams]:
+    context = max(worker.info.context_length for worker in dispatcher.workers)
+    holder, most = record.caller, min(meta.most or UNSTATED, context)
     scope = length_scope(holder, None) if holder else ""
     sampling = SamplingParams(max_tokens=answers * most, min_tokens=answers * min(most, meta.least))
     return LengthQuery("", "", meta.prompt_tokens, most, words, scope, answers), sampling

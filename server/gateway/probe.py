@@ -98,6 +98,7 @@ async def _find(backend: Backend, session: aiohttp.ClientSession, *, wait: bool)
     elif not backend.answered:
         reason = _reason(*asked)
         log.warning("%s/models names none (%s): is this an API's URL, and its key right?", backend.url, reason)
+    backend.context = _context(asked[1])
     await learn_room(backend, session)
     backend.set_fault(None)
     return names
@@ -113,6 +114,14 @@ def _names(models: bytes) -> frozenset[str]:
         ids = (str(one["id"])[:MOST_NAME] for one in orjson.loads(models)["data"])
         return frozenset("".join(filter(str.isprintable, one)) for one in ids)
     return frozenset()
+
+
+def _context(models: bytes) -> int:
+    """The longest, as vLLM and SGLang list it; ROOM where none is."""
+    with suppress(*FOREIGN):
+        told = (one.get("max_model_len") for one in orjson.loads(models)["data"])
+        return max((one for one in told if type(one) is int and 1 < one < ROOM), default=ROOM)
+    return ROOM
 
 
 async def learn_room(backend: Backend, session: aiohttp.ClientSession) -> None:

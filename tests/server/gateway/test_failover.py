@@ -362,6 +362,22 @@ async def test_an_estimate_comes_from_the_gateway_itself() -> None:
         await asyncio.gather(*asked)
 
 
+@pytest.mark.parametrize(
+    ("listed", "most"),
+    [
+        (b'"max_model_len": 512', 512),
+        (b'"max_model_len": "512"', 4096),
+        (b'"max_model_len": 9}, {"id": "n", "max_model_len": 64', 64),
+    ],
+)
+async def test_no_answer_is_expected_beyond_a_backends_context(listed: bytes, most: int) -> None:
+    behind = Hostile(answer(EVENTS), pages={"/v1/models": plain(b'{"data": [{"id": "m", %b}]}' % listed)})
+    async with gateway(behind) as gate:
+        asked = {"messages": [{"role": "user", "content": "x"}]}
+        async with gate.client.post("/v1/estimate", json=asked) as told:
+            assert (await told.json())["predicted_tokens"]["median"] == most
+
+
 BODIES = [
     (b'{"input": 1}', None, b"application/json"),
     (b'{"input": 1}', "application/x-www-form-urlencoded", b"application/json"),
