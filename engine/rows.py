@@ -136,7 +136,6 @@ class RowTable(Generic[RowT]):
             self.fail([row], error)
 
     def cancel(self, row_ids: Iterable[RowId]) -> None:
-        """Unknown ids are ignored."""
         for row_id in row_ids:
             self._store.take(row_id)
             if row_id in self.rows:

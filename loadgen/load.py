@@ -105,7 +105,6 @@ class Run:
 
     @property
     def interrupted(self) -> bool:
-        """# stopped before all had ended"""
         return len(self.outcomes) < self.planned
 
 

@@ -1,5 +1,3 @@
-"""Signals of this process."""
-
 import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping

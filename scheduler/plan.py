@@ -1,5 +1,3 @@
-"""Plans and assignments."""
-
 from dataclasses import dataclass, field
 from enum import StrEnum
 

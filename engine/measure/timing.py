@@ -1,5 +1,3 @@
-"""Measured durations."""
-
 from dataclasses import dataclass
 
 LONGEST = 86400.0  # s

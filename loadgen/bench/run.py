@@ -156,7 +156,7 @@ async def _warm_up(
 
 
 def run_bench(asked: BenchFlags) -> int:
-    """Returns the exit code. Raises UserError."""
+    """Raises UserError."""
     if not asked.url.startswith(("http://", "https://")):
         raise UserError(f"--base-url {asked.url}: must begin with http:// or https://")
     metrics = tuple(dict.fromkeys(asked.percentile_metrics))

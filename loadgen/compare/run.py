@@ -41,7 +41,7 @@ PAGE, DATA, LOGS = "report.html", "report.json", "logs"
 
 
 def run_compare(asked: CompareFlags) -> int:
-    """Returns the exit code. Raises UserError."""
+    """Raises UserError."""
     started = datetime.now()
     if asked.replay_lengths is None:
         # lengths must be alike, and foreign servers replay none

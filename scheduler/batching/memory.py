@@ -1,5 +1,3 @@
-"""Memory rules."""
-
 import operator
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass

@@ -1,5 +1,3 @@
-"""Estimated ends."""
-
 from dataclasses import dataclass
 from math import exp, log
 from typing import TypeAlias

@@ -1,5 +1,3 @@
-"""Orders by work."""
-
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from heapq import heappop, heappush
