@@ -53,7 +53,6 @@ SMALLER: Mapping[str, str] = MappingProxyType(
         "--strategies baton-pd,lengthwise --csv sweep.csv --report sweep.html": "--duration 20",
         "lengthwise profile": "TINY --quick --max-num-seqs 2 --max-model-len 160 --device cpu",
         "lengthwise bench engine": "TINY --rows 1 --input-len 6 --output-len 4 --rounds 1 --device cpu",
-        "lengthwise bench quality": "TINY --quantization int8 --num-texts 3 --max-len 20",
         "lengthwise paper scls": "--scale 0.125 --duration 4 --rates 8,16",
         "lengthwise paper ssjf --experiments rates --seeds 3 --report ssjf.html": "--scale 0.05 --rates 2,4",
     }

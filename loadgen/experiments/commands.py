@@ -1,15 +1,12 @@
-"""The commands `lengthwise bench engine`, `gpu`, `quality` and `grid`, `paper` and `arena`; heavy imports happen when
-one runs.
-"""
+"""The commands `lengthwise bench engine`, `gpu` and `grid`, `paper` and `arena`; heavy imports happen when one runs."""
 
-from loadgen.experiments.options import Arena, EngineBench, Experiments, GpuBench, Grid, QualityBench
+from loadgen.experiments.options import Arena, EngineBench, Experiments, GpuBench, Grid
 from models.options import Subparsers, add_command
 
 
 def add_benchmarks(subparsers: Subparsers) -> None:
     add_command(subparsers, "engine", EngineBench, run_engine).set_defaults(computes=True)
     add_command(subparsers, "gpu", GpuBench, run_gpu).set_defaults(computes=True)
-    add_command(subparsers, "quality", QualityBench, run_quality).set_defaults(computes=True)
     add_command(subparsers, "grid", Grid, run_grid)
 
 
@@ -39,16 +36,6 @@ def run_gpu(asked: GpuBench) -> int:
     from loadgen.experiments.engine.gpu import run_gpu
 
     return run_gpu(asked)
-
-
-def run_quality(asked: QualityBench) -> None:
-    """Compare how well a model predicts text with its weights in fewer bits.
-
-    Perplexity of the same texts in float32, and with weights kept as --quantization says.
-    """
-    from loadgen.experiments.engine.quality import run_quality
-
-    run_quality(asked)
 
 
 def run_grid(asked: Grid) -> int:

@@ -8,15 +8,13 @@ from typing import Annotated, Literal
 from msgspec import Meta
 
 from models.errors import UserError
-from models.network.quantization import QUANTIZATIONS, Quantization
+from models.network.quantization import QUANTIZATIONS
 from models.options import Count, Natural, NonNegative, Positive, option
 from scheduler.options import Scheduling
 
 ROWS = (1, 8, 32, 64)  # compared by default
 
 Several = Annotated[int, Meta(ge=2)]  # so that a token follows another
-
-KINDS = tuple(kind for kind in QUANTIZATIONS if kind != Quantization.NONE)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,21 +55,6 @@ class GpuBench:
     rows: tuple[Count, ...] = option((), "rows of decode steps (default: 1 8 64 256)", nargs="+")
     length: Count | None = option(None, "tokens of the longest row; the shortest has half of them (default: 1024)")
     save_result: Path = option(Path("gpu.json"), "the file with all figures")
-
-
-@dataclass(frozen=True, kw_only=True)
-class QualityBench:
-    """The texts to read, and the ways to keep weights."""
-
-    model: str = option("smollm2-135m-instruct", "as for serve", positional=True)
-    quantization: tuple[str, ...] = option(
-        (), f"which to compare (default: {' '.join(KINDS)})", nargs="+", choices=lambda: KINDS
-    )
-    dataset_path: tuple[Path, ...] = option((), nargs="+")
-    """JSONL files as of the workload `jsonl`, an equal share of each (default: texts of the standard library)"""
-    num_texts: Count = option(64, "texts, all files together")
-    max_len: Several = option(256, "tokens that are read of a text")
-    seed: Natural = option(0, "seed of the choice of texts")
 
 
 @dataclass(frozen=True, kw_only=True)

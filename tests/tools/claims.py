@@ -18,7 +18,7 @@ from tempfile import TemporaryDirectory
 
 ROOT = Path(__file__).parents[2]
 PAGES = ("lengthwise", "strategies", "research/*")
-PROGRAM = r"lengthwise (?:simulate|paper|arena|bench (?:engine|gpu|grid|quality))|python (?:-P )?-m"
+PROGRAM = r"lengthwise (?:simulate|paper|arena|bench (?:engine|gpu|grid))|python (?:-P )?-m"
 COMMAND = re.compile(rf"(?:^|`)((?:{PROGRAM})\b[^`#\n]*)(?=`|$)", re.MULTILINE)
 READERS = re.compile(r"\b[A-Z]{2,}\b|\$|https?:|\.jsonl|\.csv|tasks/|\.\.\.|[\[\]<>*|]")
 """What stands for something that only a reader has, or for several commands."""

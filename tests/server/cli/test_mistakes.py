@@ -28,7 +28,6 @@ FAILURES = {
     "bench engine TINY --device cuda": "--device cuda",
     "bench engine TINY --save-result /proc/nowhere/result.json": "choose another",
     "bench engine TINY --save-result /tmp": "name a file in it",
-    "bench quality TINY --dataset-path absent.jsonl": "absent.jsonl",
     "paper scls --experiments main,nonsense": "nonsense is none of main, ablation",
     "paper baton --trace some.csv": "leave --trace and",
     "paper ssjf --tasks folder": "--tasks is for magnus: leave it out",
