@@ -12,6 +12,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from loadgen.console import format_number
+from loadgen.result_file import require_writable
 from models.errors import UserError
 
 TEMPLATES = Path(__file__).with_name("templates")
@@ -65,10 +66,11 @@ def can_draw() -> bool:
     return find_spec("vl_convert") is not None
 
 
-def require_drawing(path: Path | None, flag: str) -> None:
-    """Raise UserError where plots are asked for and cannot be drawn."""
+def require_report(path: Path | None) -> None:
+    """Of --report. Raises UserError where it cannot be drawn or written."""
+    require_writable(path, "--report")
     if path is not None and not can_draw():
-        raise UserError(f"{flag} needs {INSTALL}")
+        raise UserError(f"--report needs {INSTALL}")
 
 
 def specify_lines(rows: Sequence[Spec], names: Sequence[str], x_label: str, y_label: str) -> Spec:

@@ -43,8 +43,7 @@ def _errors(model: LoadedModel, text: Text) -> list[float]:
     for done in read:
         done.row.accept(Choice(int(done.logits.argmax())))
         batch.insert(done.row, done.kv, lasting=False)
-    errors: list[float] = []
-    for done, logits in zip(read, batch.step(), strict=True):
-        expected = model.network.read(torch.tensor([done.row.tokens], device=model.device))[0, -1]
-        errors.append(float((logits - expected).norm() / expected.norm()))
+    texts = (torch.tensor([done.row.tokens], device=model.device) for done in read)
+    expected = torch.stack([model.network.read(text)[0, -1] for text in texts])
+    errors: list[float] = ((batch.step() - expected).norm(dim=-1) / expected.norm(dim=-1)).tolist()
     return errors

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from engine.simulated.machine import Machine
 from loadgen.console import show_table, table_console
-from loadgen.plot import require_drawing
+from loadgen.plot import require_report
 from loadgen.result_file import Json, require_writable, save, save_json
 from loadgen.simulate import report
 from loadgen.simulate.figures import Figures, measure_simulation
@@ -68,9 +68,9 @@ def run_simulate(flags: SimulateFlags, cache: Callable[[], Path]) -> int:
     seeds = _count_seeds(flags, axes)
     if flags.save_result is not None and (axes or seeds > 1):
         raise UserError("--save-result is for one simulation: with --sweep or --seeds give --csv")
-    for path, flag in ((flags.save_result, "--save-result"), (flags.csv, "--csv"), (flags.report, "--report")):
-        require_writable(path, flag)
-    require_drawing(flags.report, "--report")
+    require_writable(flags.save_result)
+    require_writable(flags.csv, "--csv")
+    require_report(flags.report)
     _refuse_impossible(flags.chosen)
     caption = _write_caption(flags, machine_of(flags, cache), axes, seeds)
     with stoppable(), Bars(threaded=True, lines=False, latest_only=bool(axes)) as bars:

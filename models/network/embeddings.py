@@ -28,9 +28,8 @@ def read_token_embeddings(folder: Path) -> Iterator[NDArray[np.float32]]:
     from transformers import AutoModelForCausalLM  # its modelling code: 2.4 s
 
     with torch.device("meta"):
-        network = AutoModelForCausalLM.from_config(  # type: ignore[no-untyped-call]
-            read_config(folder), trust_remote_code=False
-        )
+        config = read_config(folder)
+        network = AutoModelForCausalLM.from_config(config, trust_remote_code=False)  # type: ignore[no-untyped-call]
     weight = network.get_input_embeddings().weight
     name = next(name for name, parameter in network.named_parameters() if parameter is weight)
     names = {name, name.removeprefix(f"{network.base_model_prefix}.")}

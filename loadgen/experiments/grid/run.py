@@ -16,7 +16,7 @@ from loadgen.bench.measures import measure_fairness
 from loadgen.console import Table, show_table, table_console, tell_duration
 from loadgen.experiments.grid import cells as grid
 from loadgen.experiments.options import Arena, Grid
-from loadgen.plot import render_page, require_drawing
+from loadgen.plot import render_page, require_report
 from loadgen.result_file import require_writable, save
 from loadgen.simulate.figures import measure_latencies, measure_slowdown
 from loadgen.simulate.load import draw_arrivals
@@ -53,8 +53,7 @@ def run_grid(asked: Grid) -> int:
 def run_arena(asked: Arena) -> int:
     """Returns the exit code. Raises UserError."""
     further = find_strategies(asked.strategies)
-    require_writable(asked.report, "--report")
-    require_drawing(asked.report, "--report")
+    require_report(asked.report)
     grid.check_traces(asked.trace, asked.num_prompts, [asked.seed])
     loads = grid.find_loads(asked.trace, asked.num_prompts, asked.seed)
     runs = [(cell, STRATEGIES[name]) for cell in loads.values() for name in (*grid.list_players(cell), *further)]

@@ -78,7 +78,6 @@ class Paper:
     experiments: Mapping[str, Callable[[TrialStage], Experiment]]
     pool: Callable[[int, float], Pool]  # (seed, prompt scale) -> lengths
     longest: int = LONGEST  # tokens of an answer
-    prediction: Callable[[Sequence[int]], SimulatedPrediction] = lambda _: (
-        SimulatedPrediction()
-    )  # as good as the paper's
+    # as good as the paper's
+    prediction: Callable[[Sequence[int]], SimulatedPrediction] = lambda _: SimulatedPrediction()
     input_scale: float = 1.0  # of prompts, by default

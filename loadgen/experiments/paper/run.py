@@ -14,7 +14,7 @@ from loadgen.experiments.paper.load import outputs, trace_pool
 from loadgen.experiments.paper.report import make_page, report
 from loadgen.experiments.paper.row import PUBLISHED
 from loadgen.experiments.paper.trial import MINUTES_10, TrialStage
-from loadgen.plot import require_drawing
+from loadgen.plot import require_report
 from loadgen.result_file import require_writable, save
 from loadgen.simulate.prediction import SimulatedPrediction
 from models.errors import INTERRUPTED
@@ -31,8 +31,7 @@ def run_paper(asked: Experiments) -> int:
     paper = PAPERS[asked.paper]
     chosen = asked.choose(list(paper.experiments))
     require_writable(asked.save_result)
-    require_writable(asked.report, "--report")
-    require_drawing(asked.report, "--report")
+    require_report(asked.report)
     stages = [_set_up(replace(asked, seed=asked.seed + SEED_STEP * run), paper) for run in range(asked.seeds)]
     console = table_console()
     console.print(f"requests: {stages[0].pool.source}", highlight=False)

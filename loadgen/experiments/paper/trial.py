@@ -10,6 +10,7 @@ from loadgen.experiments.options import Experiments
 from loadgen.experiments.paper.load import PaperLoad, Pool, outputs
 from loadgen.simulate.figures import measure_simulation
 from loadgen.simulate.prediction import SimulatedPrediction, choose_prediction
+from loadgen.simulate.run import GROUP_TOKENS
 from loadgen.simulate.simulation import Simulation, Watch, fit_parts, prices_of, simulate
 from models.errors import UserError
 from scheduler.batching.batcher import BatchLimits
@@ -20,7 +21,6 @@ from scheduler.strategy import STRATEGIES, Strategy
 SLICE_MEMORY = "slice"  # memory rule of strategies that slice
 FEW_SLICES = 3  # slices of "the vast majority" (SCLS, 5.2)
 MINUTES_10 = 600.0
-GROUP_TOKENS = 8192  # cells of a prefill group
 
 
 Figures = Mapping[str, float]  # seconds, 1/s, percent

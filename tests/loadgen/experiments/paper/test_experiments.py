@@ -78,7 +78,7 @@ def test_published_figures_are_as_printed() -> None:
     jct = {name: [row[1][0] for row in PUBLISHED[f"ssjf-{name}"]] for name in ("rates", "burstiness")}
     assert jct == {"rates": [34.5, 39.6, 33.2, 43.7, 58.2, 43.0], "burstiness": [30.5, 39.0, 35.0, 37.6, 52.9, 41.5]}
     assert ssjf.ACCURACY == 0.615 and magnus.RMSE == 15.649
-    assert json.dumps(PUBLISHED["baton-table-2"][0]) == "[2, 161.77, 83.43]"
+    assert json.dumps(PUBLISHED["baton"][1]["table"][0]) == "[2, [161.77, 83.43]]"
 
 
 def write_tasks(folder: Path) -> Path:
