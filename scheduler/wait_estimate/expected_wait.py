@@ -117,7 +117,7 @@ class ExpectedWait:
             return in_turn
         if in_turn.by <= by:
             return replace(in_turn, high=by - in_turn.at)
-        asked = self._waiting.ahead_of_asked(request) if in_turn.waits and not before.place else None
+        asked = self._waiting.order.ahead_of_asked(request) if in_turn.waits and not before.place else None
         if asked is None:
             return in_turn
         first = self._expect(request, asked, before, first=True)
@@ -199,7 +199,7 @@ class ExpectedWait:
             return None
         ahead = tuple(islice(takewhile(lambda one: one is not request, self._waiting.ranked(now)), FRONT))
         count = len(ahead) if len(ahead) < FRONT else max(FRONT, before.place)
-        work = self._waiting.passed_by(before)
+        work = self._waiting.order.passed_by(before)
         passed_for = None if work is None else work * self._prices().unit / max(1, len(self._live()))
         return Explanation(
             self._strategy, count, ahead, Counter(find_reason(one, request) for one in ahead), passed_for

@@ -9,7 +9,7 @@ from scheduler.programs.program import Program
 from scheduler.remaining_length import work_left
 from scheduler.request import Request
 from scheduler.waiting.by_length import Arrived
-from scheduler.waiting.by_work import Sharing
+from scheduler.waiting.by_work import FairSojourn
 from scheduler.waiting.sorted_requests import Key
 
 
@@ -28,7 +28,7 @@ def attained_level(request: Request) -> float:
     return frexp(request.program.service if request.program is not None else 0.0)[1]
 
 
-class VirtualFinish(Sharing):
+class VirtualFinish(FairSojourn):
     """Justitia (2510.17015): a program's key is V + W for its predicted work W on arrival.
 
     Bound (theirs, for true W): none ends later than when shared by more than the most work of a program.
@@ -36,26 +36,19 @@ class VirtualFinish(Sharing):
 
     def __init__(self) -> None:
         super().__init__()
-        self._ends: WeakKeyDictionary[Program, float] = WeakKeyDictionary()
-        self._alone: dict[Request, float] = {}
+        self._programs: WeakKeyDictionary[Program, float] = WeakKeyDictionary()
 
     def key(self, request: Request, now: float) -> Key:
-        end = self._alone.get(request) if request.program is None else self._ends.get(request.program)
+        end = self.alone.get(request) if request.program is None else self._programs.get(request.program)
         end = self.level + work_to_end(request) if end is None else end
         return (request.priority, end, run_arrival(request), request.times.arrival, request.row_id)
 
     def enter(self, request: Request) -> None:
-        end = self.level + work_to_end(request)
         if request.program is None:
-            self._alone[request] = end
-        elif request.program in self._ends:
-            return
-        else:
-            self._ends[request.program] = end
-        heappush(self.ends, end)
-
-    def leave(self, request: Request) -> None:
-        self._alone.pop(request, None)
+            super().enter(request)
+        elif request.program not in self._programs:
+            self._programs[request.program] = self.level + work_to_end(request)
+            heappush(self.ends, self._programs[request.program])
 
 
 class PausedSmallest(Arrived):

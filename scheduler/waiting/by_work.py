@@ -61,14 +61,28 @@ def find_level(request: Request, prices: Prices) -> int:
     return max(joins, floor(log2(attained + 2**joins)))
 
 
-class Sharing(Order):
-    """By ends under processor sharing: V grows by w / n."""
+class FairSojourn(Order):
+    """FSP (Friedman and Henderson, SIGMETRICS 2003), by ends under processor sharing: a newcomer's is V + w; V grows by
+    w / n.
+    """
 
     by_entry = True
 
     def __init__(self) -> None:
         self.level = 0.0  # V
         self.ends: list[float] = []  # heap, after V
+        self.alone: dict[Request, float] = {}  # ends of requests by themselves
+
+    def key(self, request: Request, now: float) -> Key:
+        end = self.alone[request] if request in self.alone else self.level + work_left(request)
+        return (request.priority, end, request.times.arrival, request.row_id)
+
+    def enter(self, request: Request) -> None:
+        self.alone[request] = self.level + work_left(request)
+        heappush(self.ends, self.alone[request])
+
+    def leave(self, request: Request) -> None:
+        self.alone.pop(request, None)
 
     def serve(self, request: Request, in_turn: bool) -> None:
         work = work_left(request)
@@ -77,25 +91,6 @@ class Sharing(Order):
             self.level, work = self.level + step / len(self.ends), work - step
             if work > 0:
                 self.level = max(self.level, heappop(self.ends))
-
-
-class FairSojourn(Sharing):
-    """FSP (Friedman and Henderson, SIGMETRICS 2003): a newcomer's key is V + w."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._ends: dict[Request, float] = {}
-
-    def key(self, request: Request, now: float) -> Key:
-        end = self._ends[request] if request in self._ends else self.level + work_left(request)
-        return (request.priority, end, request.times.arrival, request.row_id)
-
-    def enter(self, request: Request) -> None:
-        self._ends[request] = self.level + work_left(request)
-        heappush(self.ends, self._ends[request])
-
-    def leave(self, request: Request) -> None:
-        del self._ends[request]
 
 
 @dataclass(frozen=True)

@@ -59,7 +59,7 @@ class Order(Protocol):
         return None
 
     def passed_by(self, before: QueueAhead) -> float | None:
-        """Later tokens that may pass; None if unbounded."""
+        """Later work that may pass, except better priorities and due ones; None if unbounded."""
         return None
 
 

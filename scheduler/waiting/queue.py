@@ -87,16 +87,9 @@ class RankedQueue(Collection[Request]):
         by_key = self._sorted.ahead(self._sorted.keys.get(request) or self.key(request, now))
         return self.order.ahead_of_newcomer(request, by_key, now)
 
-    def ahead_of_asked(self, request: Request) -> QueueAhead | None:
-        return self.order.ahead_of_asked(request)
-
     def total(self) -> QueueAhead:
         """Without background."""
         return self._sorted.ahead((BACKGROUND,))
-
-    def passed_by(self, before: QueueAhead) -> float | None:
-        """Later work that may pass, except better priorities and due ones; None if unbounded."""
-        return self.order.passed_by(before)
 
     def _sort(self, now: float) -> None:
         self._now = now

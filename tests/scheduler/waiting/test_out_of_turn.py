@@ -194,7 +194,7 @@ def test_a_newcomer_is_told_about_where_it_will_be_and_the_dear_ones_that_they_a
 def test_how_far_newcomers_may_pass_a_request_is_told_in_work() -> None:
     queue = queue_of(predicted(0, 100.0), predicted(1, 100.0), share=0.5)
     before = queue.total()._replace(place=1, tokens=100.0, unread=0)
-    assert queue.passed_by(before) == pytest.approx(100.0)
+    assert queue.order.passed_by(before) == pytest.approx(100.0)
 
 
 def test_ten_thousand_that_wait_hold_no_decision_up() -> None:
@@ -242,17 +242,17 @@ def test_what_is_due_passes_only_what_costs_twice_as_much_and_by_the_same_credit
 
 def test_a_promise_that_needs_it_goes_first_at_any_size_on_credit_that_others_leave_alone() -> None:
     queue, asked = queue_of(predicted(0, 50.0), predicted(1, 20.0)), predicted(2, 40.0)
-    assert queue.ahead_of_asked(asked) is None, "nothing pays for it"
+    assert queue.order.ahead_of_asked(asked) is None, "nothing pays for it"
     earn(queue, 48.0)
-    assert queue.ahead_of_asked(asked) == QueueAhead()
+    assert queue.order.ahead_of_asked(asked) == QueueAhead()
     queue.add(promised(asked, 100.0, asked=True, goes=True))
     assert first(queue) == [2, 0, 1], "the cheaper one would have gone first, and left too little"
-    assert queue.ahead_of_asked(predicted(3, 5.0)) == QueueAhead(1, 40.0, unread=4)
-    assert queue.ahead_of_asked(predicted(3, 8.0)) is None, "most of the credit is set aside"
+    assert queue.order.ahead_of_asked(predicted(3, 5.0)) == QueueAhead(1, 40.0, unread=4)
+    assert queue.order.ahead_of_asked(predicted(3, 8.0)) is None, "most of the credit is set aside"
     queue.serve(asked)
     asked.generated = 40
     queue.order.ended(asked)
-    assert first(queue) == [0, 1] and queue.ahead_of_asked(predicted(3, 5.0)) == QueueAhead()
+    assert first(queue) == [0, 1] and queue.order.ahead_of_asked(predicted(3, 5.0)) == QueueAhead()
 
 
 def test_without_a_share_or_where_it_is_not_wanted_no_promise_is_kept() -> None:
