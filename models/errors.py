@@ -45,3 +45,14 @@ def translate_failures(word: Callable[[str], UserError]) -> Iterator[None]:
             raise
         reason = str(error) if isinstance(error, (ValueError, OSError)) else f"{type(error).__name__}: {error}"
         raise word(" ".join(reason.split())) from error
+
+
+@contextmanager
+def explain_unwritable_cache(where: str, kind: type[UserError] = UserError) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise kind(
+            f"cannot write {where}: {error.strerror or error}; free some space there or check its permissions, "
+            "or set LENGTHWISE_CACHE to another folder"
+        ) from error

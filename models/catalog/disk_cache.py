@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 from filelock import FileLock, Timeout
 
-from models.errors import CatalogError
+from models.errors import CatalogError, explain_unwritable_cache
 from models.progress import say
 
 MANIFEST = "manifest.json"
@@ -100,7 +100,7 @@ def _rebuild(folder: Path, origin: Origin, needed: int, build: Build) -> None:
 @contextlib.contextmanager
 def _lock(folder: Path) -> Iterator[None]:
     """Raises CatalogError where it cannot be written."""
-    try:
+    with explain_unwritable_cache(f"to {folder.parent}", CatalogError):
         folder.parent.mkdir(parents=True, exist_ok=True)
         lock = FileLock(folder.with_name(f".{folder.name}.lock"))
         try:
@@ -110,11 +110,6 @@ def _lock(folder: Path) -> Iterator[None]:
             held = lock.acquire()
         with held:
             yield
-    except OSError as error:
-        raise CatalogError(
-            f"cannot write to {folder.parent}: {error.strerror or error}; "
-            "free some space there or check its permissions, or set LENGTHWISE_CACHE to another folder"
-        ) from error
 
 
 def require_space(root: Path, needed: int, what: str, variable: str = "LENGTHWISE_CACHE") -> None:

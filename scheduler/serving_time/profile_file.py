@@ -2,8 +2,6 @@
 
 import hashlib
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,7 +9,7 @@ from typing import Any
 import msgspec
 
 from engine.measure.timing import Timings
-from models.errors import UserError
+from models.errors import UserError, explain_unwritable_cache
 from models.files import replace_file, require_writable_folder
 from scheduler.serving_time.bilinear import Bilinear, FitErrors
 
@@ -55,26 +53,15 @@ def profile_path(cache: Path, conditions: Conditions, *, learned: bool = False) 
 def write_profile(cache: Path, profile: Profile, *, learned: bool = False) -> Path:
     """Atomic. Returns the file; raises UserError."""
     path = profile_path(cache, profile.conditions, learned=learned)
-    with _explain_unwritable(path), replace_file(path) as file:
+    with explain_unwritable_cache(str(path)), replace_file(path) as file:
         file.write(msgspec.json.format(msgspec.json.encode(profile)))
     return path
 
 
 def require_writable(cache: Path) -> None:
     """Raises UserError before time is spent on measuring."""
-    with _explain_unwritable(cache / FOLDER):
+    with explain_unwritable_cache(str(cache / FOLDER)):
         require_writable_folder(cache / FOLDER)
-
-
-@contextmanager
-def _explain_unwritable(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise UserError(
-            f"cannot write {path}: {error.strerror or error}; free some space there or check its permissions, "
-            "or set LENGTHWISE_CACHE to another folder"
-        ) from error
 
 
 def read_profile(path: Path) -> Profile:
