@@ -94,16 +94,19 @@ def _load(folder: Path, dtype: str, where: torch.device, quantization: str, kern
     kept = choose(quantization, stored, chosen, where, narrows=dtype == "auto")
     defaults = _sampling_defaults(folder)
     context = read_context_length(config)
+    # late: 2.4 s, which a virtual device need not wait
+    from models.network.kv_adapter import ForeignNetwork, read_network
+
     # Rounded on the host: the device need not hold the originals.
     place = torch.device("cpu") if kept in FEW_BITS else where
-    loaded = _read_network(folder, chosen, place)
+    loaded = read_network(folder, chosen, place)
     vocab_size = _head(loaded).out_features
     ends = _end_token_ids(loaded, vocab_size)
     library = _choose_library(kernels, kept, chosen, where)
     network = _choose_pass(loaded, context, kept, library)
     del loaded
     if network is None:
-        network = _read_network(folder, chosen, place)
+        network = read_network(folder, chosen, place)
     if kernels is Kernels.NATIVE and not isinstance(network, NativeDecoder):
         raise LoadError(f"--kernels native: they do not compute {folder.name}, as the log says: leave the flag out")
     if not isinstance(network, NativeDecoder) and (kept is not Quantization.NONE or packs(chosen, where)):
@@ -114,7 +117,7 @@ def _load(folder: Path, dtype: str, where: torch.device, quantization: str, kern
     move_weights(network)
     return LoadedModel(
         folder=folder,
-        network=network if isinstance(network, Decoder | NativeDecoder) else _adapt(network),
+        network=network if isinstance(network, Decoder | NativeDecoder) else ForeignNetwork(network),
         kv=read_kv_shape(config, chosen, where),
         vocab_size=vocab_size,
         context_length=context,
@@ -175,18 +178,6 @@ def _choose_library(kernels: Kernels, kept: Quantization, dtype: torch.dtype, de
         raise LoadError(f"--kernels native: {reason}")
     log.info("passes run on torch's kernels: %s", reason)
     return None
-
-
-def _read_network(folder: Path, dtype: torch.dtype, device: torch.device) -> PreTrainedModel:
-    from models.network.kv_adapter import read_network  # late: 2.4 s, which a virtual device need not wait
-
-    return read_network(folder, dtype, device)
-
-
-def _adapt(network: PreTrainedModel) -> ForeignNetwork:
-    from models.network.kv_adapter import ForeignNetwork  # as above
-
-    return ForeignNetwork(network)
 
 
 def _end_token_ids(network: PreTrainedModel, vocab_size: int) -> frozenset[int]:

@@ -23,7 +23,7 @@ from engine.forward.batch import RunningBatch
 from engine.kv.arena import KvArena
 from engine.kv.row_kv import RowKv
 from engine.row import Choice
-from models.network import loader
+from models.network import kv_adapter
 from models.network.decoder.decoder import Decoder, take_over
 from models.network.decoder.layer import DecoderLayer, multiply_gate, turn
 from models.network.kv_adapter import ForeignNetwork
@@ -157,8 +157,8 @@ def test_a_network_that_computes_something_else_than_its_kind_runs_through_trans
         weights.extend(weakref.ref(weight) for weight in network.get_submodule("model").parameters())
         return network
 
-    read_network = loader._read_network
-    monkeypatch.setattr(loader, "_read_network", read)
+    read_network = kv_adapter.read_network
+    monkeypatch.setattr(kv_adapter, "read_network", read)
     norm = transformers.models.llama.modeling_llama.LlamaRMSNorm
     usual: Callable[[Any, Tensor], Tensor] = norm.forward
     monkeypatch.setattr(norm, "forward", lambda self, hidden: usual(self, hidden) + 0.5)
