@@ -21,6 +21,8 @@ ROOM = 10**9  # tokens of an unknown backend
 
 PERIOD = 0.25  # seconds between token reports; first tokens and ends are immediate
 
+NO_API = "has no path of an API (404): --backend wants the URL that stands before /chat/completions"
+
 SILENT = 10.0  # seconds without a byte until a backend with calls is asked for its models
 
 
@@ -154,8 +156,10 @@ class Backend:
 
     def set_fault(self, fault: str | None) -> None:
         """None for recovery; logged once a spell."""
-        if (self.fault is None) is not (fault is None):
+        turns = (self.fault is None) is not (fault is None)
+        if turns:
             self._failed = time.monotonic()
+        if turns or self.fault != fault == NO_API:
             log.warning("backend %s %s", self.url, "is tried again" if fault is None else f"fails: {fault}")
         self.fault = fault
         self.answered |= fault is None

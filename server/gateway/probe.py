@@ -14,8 +14,9 @@ import msgspec
 import orjson
 
 from scheduler.dispatcher import Dispatcher
-from server.gateway.backend import ROOM, Backend
+from server.gateway.backend import NO_API, ROOM, Backend
 from server.gateway.merged import FOREIGN
+from server.gateway.operations import OPERATIONS
 from server.http.proxy import passed_headers
 
 PERIOD = 0.5  # seconds between probes
@@ -26,6 +27,9 @@ LARGEST = 2**20  # bytes read of an answer
 MOST_ENGINES = 64  # counted at a backend
 MOST_SLOTS = 65536
 MOST_NAMES, MOST_NAME = 32, 100  # models, and characters of a name, that are logged
+
+QUEUED = [one.path.removeprefix("/v1") for one in OPERATIONS if (one.generates or one.rationed) and "{" not in one.path]
+UNKNOWN = frozenset({404, 405, 501})  # statuses of a path that is not there
 
 log = logging.getLogger(__name__)
 
@@ -81,18 +85,20 @@ async def check_start(backends: Sequence[Backend], session: aiohttp.ClientSessio
 
 
 async def _find(backend: Backend, session: aiohttp.ClientSession, *, wait: bool) -> frozenset[str]:
-    """Models, and the URL with the /v1 that it lacks; empty where none are listed."""
-    while not 0 < (asked := await _ask(f"{backend.url}/models", backend, session))[0] < 500:
-        backend.health.silent = True
-        backend.set_fault(f"GET {backend.url}/models: {_reason(*asked)}")
+    """Models; empty where none are listed."""
+    while True:
+        asked = await _models(backend, session)
+        if not 0 < asked[0] < 500:
+            backend.health.silent, fault = True, f"GET {backend.url}/models: {_reason(*asked)}"
+        elif asked[0] == 404 and not (backend.answered or await _has_operation(backend, session)):
+            backend.health.rest(None)
+            fault = NO_API
+        else:
+            break
+        backend.set_fault(fault)
         if not wait:
             return frozenset()
-        await asyncio.sleep(PERIOD)
-    longer = f"{backend.url}/v1"
-    if asked[0] == 404 and longer.count("/v1") == 1 and (await _ask(f"{longer}/models", backend, session))[0] == 200:
-        log.warning("backend %s has its API at %s, which is used", backend.url, longer)
-        backend.url = longer
-        return await _find(backend, session, wait=wait)
+        await asyncio.sleep(max(PERIOD, backend.health.until - time.monotonic()))
     if names := _names(asked[1]):
         log.info("backend %s serves %s", backend.url, ", ".join(sorted(names)[:MOST_NAMES]))
     elif not backend.answered:
@@ -102,6 +108,26 @@ async def _find(backend: Backend, session: aiohttp.ClientSession, *, wait: bool)
     await learn_room(backend, session)
     backend.set_fault(None)
     return names
+
+
+async def _models(backend: Backend, session: aiohttp.ClientSession) -> tuple[int, bytes]:
+    """The answer, and the URL with the /v1 that it lacks."""
+    asked, longer = await _ask(f"{backend.url}/models", backend, session), f"{backend.url}/v1"
+    if asked[0] == 404 and longer.count("/v1") == 1:
+        more = await _ask(f"{longer}/models", backend, session)
+        if more[0] == 200:
+            log.warning("backend %s has its API at %s, which is used", backend.url, longer)
+            backend.url = longer
+            return more
+    return asked
+
+
+async def _has_operation(backend: Backend, session: aiohttp.ClientSession) -> bool:
+    """Whether any path refuses an empty call otherwise than as unknown."""
+    for path in QUEUED:
+        if (await _ask(backend.url + path, backend, session, b"{}"))[0] not in UNKNOWN:
+            return True
+    return False
 
 
 def _reason(status: int, body: bytes) -> str:
@@ -177,11 +203,16 @@ async def _page(url: str, backend: Backend, session: aiohttp.ClientSession) -> b
     return body if status == 200 or (0 < status < 500 and url.endswith("/models")) else None
 
 
-async def _ask(url: str, backend: Backend, session: aiohttp.ClientSession) -> tuple[int, bytes]:
+async def _ask(
+    url: str, backend: Backend, session: aiohttp.ClientSession, call: bytes | None = None
+) -> tuple[int, bytes]:
     """Status and body; 0 and the reason without an answer."""
-    headers = [*passed_headers((), backend.key), ("Connection", "close")]
+    headers = [*passed_headers((), backend.key), ("Connection", "close"), ("Content-Type", "application/json")]
+    method = "GET" if call is None else "POST"
     try:
-        async with session.get(url, headers=headers, timeout=PATIENCE, allow_redirects=False) as answer:
+        async with session.request(
+            method, url, headers=headers, data=call, timeout=PATIENCE, allow_redirects=False
+        ) as answer:
             body = bytearray()
             async for piece in answer.content.iter_any():
                 body += piece

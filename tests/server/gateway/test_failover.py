@@ -297,6 +297,23 @@ async def test_slips_of_an_operator_are_said_at_the_start(slip: str, caplog: pyt
     assert [said in one.getMessage() for one in caplog.records if one.levelno >= logging.WARNING] == [True]
 
 
+@pytest.mark.parametrize("path", ["/chat/completions", "/audio/speech", None])
+async def test_a_backend_is_ready_without_models_where_any_call_is_there(
+    path: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    missing = answer(b"", b"Connection: close", status=b"404 Not Found")
+    refused = {} if path is None else {f"/v2{path}": answer(b"{}", status=b"400 No")}
+    behind, good = Hostile(missing, pages=refused), Hostile()
+    async with behind.listening() as url, gateway(url.replace("/v1", "/v2")) as gate:
+        async with gate.client.get("/health/ready") as told:
+            assert told.status == (503 if path is None else 200)
+        said = [one.getMessage() for one in caplog.records if one.levelno >= logging.WARNING]
+        assert ["--backend wants the URL" in one for one in said] == [path is None]
+    if path is None:
+        async with behind.listening() as url, gateway(url.replace("/v1", "/v2"), good) as gate:
+            assert [await gate.ask() for _ in range(4)] == [(200, EVENTS)] * 4
+
+
 async def test_a_dead_port_and_different_models_are_said_at_the_start(caplog: pytest.LogCaptureFixture) -> None:
     one, other = (Hostile(pages={"/v1/models": plain(b'{"data": [{"id": "%b"}]}' % name)}) for name in (b"a", b"b"))
     async with gateway(one, other, "http://127.0.0.1:9/v1"):
