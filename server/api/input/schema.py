@@ -9,6 +9,7 @@ import msgspec
 from msgspec import Meta
 
 from models.network.generation_config import MinP, RepetitionPenalty, Temperature, TokenCount, TopK, TopP
+from scheduler.wait_estimate.expected_wait import FARTHEST
 from server.api.input.refused import ABSENT, Foreign
 
 MAX_CHOICES = 256  # `n` times the prompts
@@ -125,7 +126,7 @@ class Promise(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """When an answer must be there: refused where that cannot be promised, with the share of promises kept."""
 
     by: Annotated[datetime, Meta(tz=True)] | None = None
-    within_ms: Deadline | None = None  # milliseconds after arrival
+    within_ms: Annotated[float, Meta(gt=0, le=int(FARTHEST) * 1000)] | None = None  # milliseconds after arrival
     coverage: Annotated[float, Meta(ge=0.5, le=0.99)] | None = None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -9,6 +10,7 @@ import orjson
 import pytest
 
 from scheduler.request import COVERAGE
+from scheduler.wait_estimate.expected_wait import FARTHEST
 from server.api.errors import ApiError
 from server.api.input.promise import HEADER, read_header
 from server.api.output.reply import BY
@@ -130,6 +132,7 @@ UNREADABLE = [
     ({}, "either by or within_ms"),
     ({"by": "2030-01-01T00:00:00Z", "within_ms": 5}, "either by or within_ms"),
     ({"within_ms": 0}, "> 0"),
+    ({"within_ms": FARTHEST * 1000 + 1}, "<= 2592000000"),
     ({"within_ms": 5, "coverge": 0.9}, "unknown field `coverge`"),
     ({"within_ms": 5, "coverage": 1.0}, "<= 0.99"),
     ({"by": "2030-01-01T00:00:00"}, "timezone"),
@@ -150,6 +153,13 @@ async def test_a_promise_that_cannot_be_read_is_refused(live: Live, promise: dic
     assert (status, reply["error"]["param"]) == (400, HEADER)
     with pytest.raises(ApiError, match="must be JSON in UTF-8"):
         read_header({HEADER: "\udcff"})  # as aiohttp has the byte 0xff
+
+
+async def test_any_promise_may_be_thirty_days_ahead(live: Live) -> None:
+    """`within_ms` ended at a day, `by` at thirty."""
+    ahead = datetime.fromtimestamp(time.time() + FARTHEST - 60, UTC).isoformat()
+    for promise in ({"within_ms": FARTHEST * 1000}, {"by": ahead}):
+        assert (await ask(live, ESTIMATE, chat_body(promise=promise)))[0] == 200
 
 
 async def test_a_gateway_tells_promises_and_refuses_those_that_it_cannot_keep() -> None:
