@@ -291,3 +291,9 @@ def length_interval(request: Request) -> tuple[float, float, float] | None:
         return None
     low, middle, high = (max(least, min(most, known.quantile(share))) for share in SHARES)
     return low, middle, high
+
+
+def median_length(request: Request) -> float | None:
+    """In tokens, as everywhere shown; None where not predicted."""
+    interval = length_interval(request)
+    return request.predicted_length if interval is None else interval[1]

@@ -9,6 +9,7 @@ import msgspec
 
 from scheduler.dispatcher import Dispatcher
 from scheduler.request import Request, State
+from scheduler.wait_estimate.expected_wait import median_length
 from scheduler.wait_estimate.places import Reason
 from server.api.output.reply import Expectation, Metrics, predicted_tokens
 
@@ -127,7 +128,7 @@ def choice_of(index: int, request: Request, dispatcher: Dispatcher) -> ChoiceSta
     place, wait = find_place((request,), dispatcher)
     # handed back between slices
     state = CallState.WAITING if request.state is State.ASSIGNED else CallState(request.state)
-    return ChoiceStatus(index, state, place, wait, request.predicted_length, request.generated)
+    return ChoiceStatus(index, state, place, wait, median_length(request), request.generated)
 
 
 def call_state(requests: Sequence[Request]) -> CallState:

@@ -9,6 +9,7 @@ from itertools import count
 from engine.messages import RowId, RowUpdate, StepReport
 from models.recent import Recent
 from scheduler.request import Request, State
+from scheduler.wait_estimate.expected_wait import median_length
 from server.dashboard.snapshot import Change, ShownRow, Stage, rounded
 
 ENDED = (Stage.GONE, Stage.INVALID)
@@ -28,7 +29,7 @@ class RowStages:
     def lengths(self) -> tuple[int, int, int | None]:
         """Prompt, generated, predicted tokens."""
         request = self.request
-        return request.input_length, request.generated, rounded(request.predicted_length)
+        return request.input_length, request.generated, rounded(median_length(request))
 
 
 class RowTimeline:

@@ -10,6 +10,7 @@ from engine.messages import ExecutorDied, FinishReason, Report, StepReport, Step
 from scheduler.dispatcher import Dispatcher
 from scheduler.length.judgment import can_be_judged, is_inside
 from scheduler.request import Request, State
+from scheduler.wait_estimate.expected_wait import median_length
 from scheduler.waiting.fair import service_had
 from scheduler.worker import Worker
 from server.dashboard import snapshot
@@ -168,7 +169,7 @@ class DashboardState:
             row=request.row_id,
             input=request.input_length,
             generated=request.generated,
-            predicted=rounded(request.predicted_length),
+            predicted=rounded(median_length(request)),
             waited=round(self._dispatcher.now() - request.times.came, 2),
             expected=None if expected is None else round(expected, 2),
             priority=request.priority,
@@ -185,7 +186,7 @@ class DashboardState:
             at=self._since(now),
             input=request.input_length,
             generated=request.generated,
-            predicted=rounded(request.predicted_length) if can_be_judged(request, reason) else None,
+            predicted=rounded(median_length(request)) if can_be_judged(request, reason) else None,
             queued=after(times.started),
             first=after(times.first_token),
             latency=round(now - times.came, 3),

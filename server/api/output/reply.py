@@ -12,7 +12,7 @@ from aiohttp import web
 
 from engine.messages import RowUpdate, TokenLogprob
 from scheduler.request import Request
-from scheduler.wait_estimate.expected_wait import length_interval
+from scheduler.wait_estimate.expected_wait import length_interval, median_length
 from server.line_ends import escape_line_ends
 from server.version import VERSION
 
@@ -140,7 +140,7 @@ def _tokens(requests: Sequence[Request]) -> Interval | None:
 
 def predicted_tokens(requests: Sequence[Request]) -> float | None:
     """Of all answers; None where one has none."""
-    known = [request.predicted_length for request in requests if request.predicted_length is not None]
+    known = [length for request in requests if (length := median_length(request)) is not None]
     return round(sum(known), 1) if len(known) == len(requests) else None
 
 

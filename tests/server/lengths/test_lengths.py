@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import suppress
 
+import numpy as np
 import pytest
 
 from engine.sampling.params import SamplingParams
@@ -15,7 +16,7 @@ from server.lengths.instruction import InstructionSplit
 from server.lengths.lengths import Revise
 from tests.server.live import Live, chat_body, live_server
 
-LIKELY = LengthDistribution.certain(7.25)
+LIKELY = LengthDistribution(np.array([5.0, 9.5], np.float32), np.array([0.5, 0.5], np.float32))
 
 
 class FakeLengths:
@@ -85,7 +86,11 @@ async def test_a_prediction_reaches_dispatcher_records_and_client(predicting: Li
     assert asked(lengths) == [("Translate.", "Grüße", 7, 9)]  # a token is a byte here
     ((noted, query, prediction),) = lengths.noted
     assert (noted, query) == (request, lengths.queries[0]) and prediction is not None
-    assert reply["metrics"]["predicted_tokens"] == 7.2
+    status = (await predicting.get(f"/v1/requests/{reply['id']}")).json
+    told = reply["metrics"], status["metrics"], *status["choices"]
+    assert (
+        [one["predicted_tokens"] for one in told] == [status["estimate"]["predicted_tokens"]["median"]] * 3 == [5] * 3
+    )
 
 
 async def test_equal_prompts_are_asked_about_once_and_count_together(predicting: Live, lengths: FakeLengths) -> None:
@@ -93,7 +98,7 @@ async def test_equal_prompts_are_asked_about_once_and_count_together(predicting:
     assert [one.user_input for one in lengths.queries] == ["one", "three"]
     assert len(lengths.noted) == 4
     assert [one.predicted_length for one in predicting.dispatcher.submitted] == [7.25] * 4
-    assert (reply["metrics"]["predicted_tokens"], reply["usage"]["completion_tokens"]) == (29.0, 12)
+    assert (reply["metrics"]["predicted_tokens"], reply["usage"]["completion_tokens"]) == (12.0, 12)
 
 
 async def test_a_request_arrives_before_it_is_predicted(predicting: Live, lengths: FakeLengths) -> None:
