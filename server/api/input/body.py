@@ -150,8 +150,9 @@ def parse(raw: bytes, schema: type[T]) -> T:
     except msgspec.ValidationError as error:
         found = _AT_PATH.match(str(error))
         if found is None:
-            fault = _MISSING.sub(r"this path wants \1", str(error))
-            raise bad_request(f"the request's body: {fault}", code="invalid_value") from None
+            missing = _MISSING.match(str(error))
+            fault = str(error) if missing is None else f"this path wants `{missing[1]}`"
+            raise bad_request(f"the request's body: {fault}", missing and missing[1], "invalid_value") from None
         fault = found["fault"]
         if fault.startswith("Invalid enum value"):
             values = _find_values(_inspect(cast(Any, schema)), re.findall(r"\w+|\.\.\.", found["path"]))
@@ -205,7 +206,7 @@ def _spell_integer(found: re.Match[bytes]) -> bytes:
     return text
 
 
-_MISSING = re.compile("^Object missing required field (`.+`)$")
+_MISSING = re.compile("^Object missing required field `(.+)`$")
 
 # msgspec's message, ending with the field
 _AT_PATH = re.compile(r"^(?P<fault>.*?) - at `\$\.?(?P<path>.*)`$", re.DOTALL)

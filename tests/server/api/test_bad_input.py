@@ -178,22 +178,24 @@ async def test_answers_may_have_what_is_left(live: Live, prompt: int, max_tokens
 
 
 NAMED = [
-    (chat(messages=turn("a", "bot")), "it is one of assistant, developer, function, system, tool, user"),
-    (("/v1/responses", b'{"input": "a", "truncation": "middle"}'), "it is one of auto, disabled"),
+    (chat(messages=turn("a", "bot")), "messages", "it is one of assistant, developer, function, system, tool, user"),
+    (("/v1/responses", b'{"input": "a", "truncation": "middle"}'), "truncation", "it is one of auto, disabled"),
     (
         ("/v1/messages", orjson.dumps({"max_tokens": 1, "messages": turn("a", "bot")})),
+        None,  # has none
         "it is one of assistant, system, user",
     ),
-    ((CHAT, b'{"prompt": "Hi"}'), "this path wants `messages`"),
-    ((COMPLETIONS, orjson.dumps(chat_body())), "this path wants `prompt`"),
+    ((CHAT, b'{"prompt": "Hi"}'), "messages", "this path wants `messages`"),
+    ((COMPLETIONS, orjson.dumps(chat_body())), "prompt", "this path wants `prompt`"),
 ]
 
 
-@pytest.mark.parametrize(("request_", "message"), NAMED)
-async def test_what_would_do_is_named(live: Live, request_: tuple[str, bytes], message: str) -> None:
+@pytest.mark.parametrize(("request_", "param", "message"), NAMED)
+async def test_what_would_do_is_named(live: Live, request_: tuple[str, bytes], param: str | None, message: str) -> None:
     """`role: "bot"` was an "Invalid enum value", of which the valid ones were not named."""
     status, reply = await live.post(*request_)
     assert status == 400 and message in reply["error"]["message"], reply
+    assert reply["error"].get("param") == param
 
 
 LONG = "x" * 100_000

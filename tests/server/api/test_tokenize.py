@@ -47,7 +47,7 @@ async def test_tokens_are_joined_with_control_tokens_written_out(live: Live) -> 
         ("/tokenize", {"messages": TURNS, "add_special_tokens": True}, 400, "add_special_tokens"),
         ("/tokenize", {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, 400, "messages"),
         ("/tokenize", {"messages": TURNS, "chat_template_kwargs": {"a": []}}, 400, "chat_template_kwargs"),
-        ("/detokenize", {}, 400, None),
+        ("/detokenize", {}, 400, "tokens"),
         *(("/detokenize", {"tokens": [token]}, 400, "tokens") for token in (END + 1, -1, "a")),
         ("/tokenize", {"prompt": "Hi", "model": "other"}, 404, "model"),
         ("/detokenize", {"tokens": [1], "model": "other"}, 404, "model"),

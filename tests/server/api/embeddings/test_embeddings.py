@@ -85,7 +85,7 @@ async def test_base64_holds_the_same_numbers_and_dimensions_fewer_of_them(live: 
 
 
 CASES: dict[str, tuple[object, str | None, str]] = {
-    "nothing": ({}, None, "this path wants `input`"),
+    "nothing": ({}, "input", "this path wants `input`"),
     "an empty text": ({"input": ""}, "input", "length >= 1"),
     "an empty list": ({"input": []}, "input", "length >= 1"),
     "an empty text among others": ({"input": ["a", ""]}, "input", "input[1]: must not be empty"),
