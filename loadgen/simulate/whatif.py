@@ -248,17 +248,18 @@ def find_better(found: WhatIf) -> Trial | None:
     """
     for one in found.by_mean:
         ratios = {key: found.trials[one][key] / found.own[key] for key in ("mean_jct_ms", "p99_jct_ms")}
-        if "executor" not in one[1] and ratios["p99_jct_ms"] <= WORST_P99:
+        if not _adds_device(one) and ratios["p99_jct_ms"] <= WORST_P99:
             return one if 1 - ratios["mean_jct_ms"] > abs(found.errors[0]) else None
     return None
 
 
 def write_sentences(found: WhatIf) -> Iterator[str]:
     replay, (mean_error, p99_error) = found.replay, found.errors
+    off = f"a mean completion time {mean_error:+.1%} and a p99 {p99_error:+.1%} from those recorded"
     if not found.trusted:
         yield (
-            f"No strategy can be judged by these {len(replay.recorded)} requests: of {replay.strategy}, which served "
-            f"them, the simulator says a mean JCT {mean_error:+.0%} and a p99 {p99_error:+.0%} from what was recorded. "
+            f"No strategy can be judged by these {len(replay.recorded)} requests: simulated under {replay.strategy}, "
+            f"which served them, they have {off}. "
             "Other programs may have taken the machine's cores for a time, or settings differ from the server's."
         )
         return
@@ -266,27 +267,33 @@ def write_sentences(found: WhatIf) -> Iterator[str]:
     own, recorded = (one.get("promises_kept") for one in (found.own, found.recorded))
     kept = "" if own is None or recorded is None else f", and {own:.0%} of promises kept where {recorded:.0%} were"
     yield (
-        f"How far to trust this: of {replay.strategy}, which served them, the simulator says a mean JCT "
-        f"{mean_error:+.1%} and a p99 {p99_error:+.1%} from what was recorded{kept}. Prices are "
-        f"{'fitted to these requests, as no profile is here' if replay.sent else 'those learned on this node'}, times "
-        f"{found.slowdown:.2f}, its mean speed while it served."
+        f"How far to trust this: simulated under {replay.strategy}, which served them, the requests have {off}{kept}. "
+        f"A step takes {found.slowdown:.2f} times what was "
+        f"{'fitted to these requests, as no profile is here' if replay.sent else 'learned on this machine'}, "
+        "which makes the replay as fast as the server was."
     )
+    left_out = f" ({replay.left_out} that got no token left out)" if replay.left_out else ""
     yield (
-        f"{len(replay.recorded)} requests to {replay.model}; {replay.left_out} without a token are left out. Predicted "
-        + ("lengths as recorded. " if replay.predicted else "lengths are made up with errors, the journal has none. ")
-        + "Prompts that were kept from earlier ones count as read, since the journal has no texts."
+        f"{len(replay.recorded)} requests to {replay.model}{left_out}. Predicted lengths are "
+        + ("those recorded. " if replay.predicted else "made up, with errors: the journal has none. ")
+        + "Prompts count as read in full: the journal has no texts that would say what was cached."
     )
     if found.interrupted:
         yield "Interrupted: strategies that are not in the table were not tried."
 
 
 def _write_verdict(found: WhatIf) -> str:
-    better = find_better(found)
+    better, more = find_better(found), any(map(_adds_device, found.trials))
+    apart = " One more executor, which wants a device more, is in the table only to compare." if more else ""
     if better is None:
-        return f"Nothing tried here would have served these requests surely better than {found.replay.strategy}."
+        return f"Nothing tried here would surely have served these requests better than {found.replay.strategy}.{apart}"
     mean, p99 = (found.trials[better][key] / found.own[key] - 1 for key in ("mean_jct_ms", "p99_jct_ms"))
     named = " with ".join(filter(None, better))
-    return f"{named} would have served them better: mean JCT {mean:+.0%}, p99 {p99:+.0%}."
+    return f"{named} would have served them better: mean completion time {mean:+.0%}, p99 {p99:+.0%}.{apart}"
+
+
+def _adds_device(trial: Trial) -> bool:
+    return "executor" in trial[1]
 
 
 def show(found: WhatIf) -> RenderableType:
@@ -295,7 +302,12 @@ def show(found: WhatIf) -> RenderableType:
     if not found.trusted:
         return Group(*sentences)
     rows = {", ".join(filter(None, one)): [found.trials[one]] for one in ((found.replay.strategy, ""), *found.by_mean)}
-    return Group(*sentences, show_table(tabulate("Strategies and sizes, beside what served", [rows], TABLES["whatif"])))
+    return Group(
+        *sentences,
+        show_table(
+            tabulate("What was tried, in % of difference to the first row, which served", [rows], TABLES["whatif"])
+        ),
+    )
 
 
 def whatif_json(found: WhatIf) -> Json:

@@ -74,7 +74,7 @@ def run(config: Whatif) -> int:
     with stoppable(), Bars(threaded=True) as bars:
         trials = try_all(replay, setting, names)
         first = next(trials)
-        bar = bars.begin("replays; Ctrl-C keeps those that have ended", len(names) + 2 * len(OTHER_SIZES))
+        bar = bars.begin("replaying (Ctrl-C shows what has ended)", len(names) + 2 * len(OTHER_SIZES))
         later, whole = collect(trials, lambda _: bar.advance())
     found = replace([first, *later][-1], interrupted=not whole)
     table_console().print(show(found))

@@ -100,7 +100,11 @@ def test_the_strategy_that_served_comes_out_as_it_was_recorded(replay: whatif.Re
     assert abs(mean) < 0.01 and abs(p99) < 0.05, "p99 is one request of 80"
     better = whatif.find_better(found)
     assert better is not None and found.trials[better]["mean_jct_ms"] < 0.9 * found.own["mean_jct_ms"]
-    assert better[0] in next(iter(whatif.write_sentences(found)))
+    verdict, _, requests = whatif.write_sentences(found)
+    assert better[0] in verdict and "One more executor, which wants a device more" in verdict
+    assert "80 requests to tiny (1 that got no token left out)." in requests
+    whole = whatif.write_sentences(replace(found, replay=replace(replay, left_out=0)))
+    assert "80 requests to tiny. Predicted" in [*whole][2]
     assert {sizes for _, sizes in found.trials} >= {"", "half the slots", "twice the slots", "one more executor"}
 
 
@@ -116,7 +120,7 @@ def test_the_promises_of_each_order_are_judged_beside_those_that_were_made(repla
     late = replace(replay, recorded=tuple(replace(one, promised=0.001) for one in replay.recorded))
     broken = try_to_end(late, SETTING)
     assert broken.recorded["promises_kept"] == 0
-    assert "% of promises kept where 0% were. Prices" in "".join(whatif.write_sentences(broken))
+    assert "% of promises kept where 0% were. A step takes" in "".join(whatif.write_sentences(broken))
 
 
 def test_a_record_that_no_one_speed_explains_is_told_in_a_sentence_and_no_table(replay: whatif.Replay) -> None:
@@ -129,7 +133,7 @@ def test_a_record_that_no_one_speed_explains_is_told_in_a_sentence_and_no_table(
     assert isinstance(page := whatif.show(found), Group) and [str(one).strip() for one in page.renderables] == [
         sentence
     ]
-    assert sentence.startswith("No strategy can be judged by these 80 requests: of baton-pd")
+    assert sentence.startswith("No strategy can be judged by these 80 requests: simulated under baton-pd")
     assert "Other programs may have taken the machine's cores" in sentence
 
 
@@ -161,7 +165,8 @@ def test_where_nothing_is_better_it_says_so(journal: Path) -> None:
     here = {one: figures for one, figures in found.trials.items() if not one[1]}
     assert whatif.find_better(replace(found, trials=here)) is None
     able = replace(found, recorded=found.own, trials={("baton-pd", ""): found.own})
-    assert next(iter(whatif.write_sentences(able))).startswith("Nothing tried here")
+    verdict = next(iter(whatif.write_sentences(able)))
+    assert verdict.startswith("Nothing tried here") and "executor" not in verdict
 
 
 def test_one_command_tells_all(journal: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
