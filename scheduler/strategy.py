@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cache
@@ -197,6 +197,11 @@ class StrategyTable(Mapping[str, Strategy]):
             raise StrategyError(f"strategy {name}: is a {type(found).__name__} and no scheduler.strategy.Strategy")
         return replace(found, name=name)
 
+    @property
+    def own(self) -> Collection[str]:
+        """Those of this table, whose code is this version's."""
+        return self._rows
+
     def __iter__(self) -> Iterator[str]:
         installed = sorted(entry_points(group=GROUP).names)
         return chain(self._rows, (name for name in installed if name not in self._rows))
@@ -205,4 +210,4 @@ class StrategyTable(Mapping[str, Strategy]):
         return sum(1 for _ in self)
 
 
-STRATEGIES: Mapping[str, Strategy] = StrategyTable(_TABLE)
+STRATEGIES = StrategyTable(_TABLE)

@@ -99,11 +99,12 @@ def _play_missing(results: dict[grid.Cell, dict[str, Figures]], runs: Runs, line
 
 
 def read_results(file: Path) -> dict[grid.Cell, dict[str, Figures]]:
-    """Without an earlier version's, which have fewer figures, and files' rows, which may change."""
+    """Without an earlier version's, which have fewer figures, and others' strategies, which may change."""
     results: dict[grid.Cell, dict[str, Figures]] = {}
+    own = {*STRATEGIES.own, *grid.list_contenders()}
     for line in file.read_text().splitlines() if file.exists() else ():
         cell, name, found = json.loads(line)
-        if "p99_jct_ms" in found and ":" not in name:
+        if "p99_jct_ms" in found and name in own:
             results.setdefault(grid.Cell(**cell), {})[name] = found
     return results
 
@@ -191,6 +192,8 @@ def compare(cells: Sequence[Mapping[str, Figures]], name: str) -> tuple[Figures,
 
 TEMPLATE = Path(__file__).with_name("arena.html.j2")
 
+CHANCE = 2.0  # deviations; one was 7 to 16 % between seeds of 100 requests
+
 KEYS = (
     *("mean_jct_ms", "p99_jct_ms", "p100_jct_ms", "mean_normalized_latency_s", "mean_slowdown"),
     *("wait", "mean_ttft_ms", "request_throughput", "jain_fairness_index"),
@@ -203,7 +206,10 @@ def tabulate(results: Results, loads: Mapping[str, grid.Cell]) -> Iterator[Table
         rows = results[cell]
         ordered = sorted(rows, key=lambda one: (one != grid.BASE, rows[one]["mean_jct_ms"]))
         marked = mark_best({one: [rows[one]] for one in ordered})
-        yield console.tabulate(f"{name}: {cell.described}", [marked], KEYS)
+        alike = len({one["mean_jct_ms"] for one in rows.values()}) == 1
+        weight = f"differences below {100 * CHANCE / cell.requests**0.5:.0f} % may be chance (--seed draws others)"
+        note = "all alike, as too few wait: give more --num-prompts" if alike else weight
+        yield console.tabulate(f"{name}: {cell.described}; {note}", [marked], KEYS)
 
 
 def make_page(results: Results, loads: Mapping[str, grid.Cell]) -> str:

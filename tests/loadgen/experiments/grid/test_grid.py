@@ -142,8 +142,9 @@ def test_a_grid_goes_on_where_it_was_broken_off(tmp_path: Path, monkeypatch: pyt
     assert complete and {cell: set(found) for cell, found in results.items()} == dict.fromkeys(cells, set(contenders))
     lines = file.read_text().splitlines()
     assert len(lines) == len(runs) and estimate_seconds(results, runs) == 0.0
-    file.write_text(lines[0].replace('"baton-pd"', '"my_order.py:MY_ORDER"'))
-    assert read_results(file) == {}, "the file's code may be another now"
+    others = ("my_order.py:MY_ORDER", "an-installed-order")
+    file.write_text("\n".join(lines[0].replace('"baton-pd"', f'"{other}"') for other in others))
+    assert read_results(file) == {}, "their code may be another now"
     file.write_text("\n".join(lines[:-3]) + "\n")
     assert estimate_seconds(read_results(file), runs) == pytest.approx(3 * 12 * run.SECONDS)
 
@@ -234,5 +235,8 @@ def test_one_page_of_all(tmp_path: Path) -> None:
     table, other = tabulate(results, loads)
     assert "baton-pd" in str(other.rows[0][0]) and "few, ρ 1.6" in other.caption
     assert [row[0] for row in table.rows][-1] == "scls" and any(str(row[0]).startswith("▲") for row in table.rows)
+    assert HERE.requests == 80 and "below 22 % may be chance" in table.caption
+    (same,) = tabulate({HERE: dict.fromkeys(NAMES, rows[BASE])}, {"few": HERE})
+    assert "give more --num-prompts" in same.caption and "chance" not in same.caption
     page = make_page(results, loads)
     assert "<svg" in page and "<script>" in page and "too many come" in page
