@@ -305,7 +305,7 @@ def show(found: WhatIf) -> RenderableType:
     return Group(
         *sentences,
         show_table(
-            tabulate("What was tried, in % of difference to the first row, which served", [rows], TABLES["whatif"])
+            tabulate("All trials; % is the difference to the first row, which served", [rows], TABLES["whatif"])
         ),
     )
 
