@@ -216,7 +216,7 @@ class ExpectedWait:
         """Median and high end."""
         known, least, most = request.distribution, request.sampling.least_tokens, request.sampling.max_tokens
         if known is not None:
-            return max(least, min(most, known.quantile(0.5))), max(least, min(most, known.quantile(COVERAGE)))
+            return max(least, min(most, known.median)), max(least, min(most, known.quantile(COVERAGE)))
         middle = remaining_length(request, self._speed.uncut_length)
         is_guess = request.predicted_length is None and self._speed.answers < COVERAGE / (1 - COVERAGE)
         return middle, most if is_guess else min(most, middle * UNKNOWN_FACTOR)
@@ -295,5 +295,7 @@ def length_interval(request: Request) -> tuple[float, float, float] | None:
 
 def median_length(request: Request) -> float | None:
     """In tokens, as everywhere shown; None where not predicted."""
-    interval = length_interval(request)
-    return request.predicted_length if interval is None else interval[1]
+    known, limits = request.distribution, request.sampling
+    if known is None:
+        return request.predicted_length
+    return max(limits.least_tokens, min(limits.max_tokens, known.median))

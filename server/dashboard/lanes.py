@@ -10,7 +10,7 @@ from engine.messages import RowId, RowUpdate, StepReport
 from models.recent import Recent
 from scheduler.request import Request, State
 from scheduler.wait_estimate.expected_wait import median_length
-from server.dashboard.snapshot import Change, ShownRow, Stage, rounded
+from server.dashboard.snapshot import Change, ShownRow, Stage
 
 ENDED = (Stage.GONE, Stage.INVALID)
 KEPT = 300.0  # seconds that changes are kept for new viewers
@@ -28,8 +28,8 @@ class RowStages:
     @property
     def lengths(self) -> tuple[int, int, int | None]:
         """Prompt, generated, predicted tokens."""
-        request = self.request
-        return request.input_length, request.generated, rounded(median_length(request))
+        request, length = self.request, median_length(self.request)
+        return request.input_length, request.generated, None if length is None else round(length)
 
 
 class RowTimeline:
