@@ -7,7 +7,7 @@ from functools import cache, lru_cache
 from itertools import product
 from pathlib import Path
 from statistics import geometric_mean
-from typing import TextIO
+from typing import NamedTuple, TextIO
 
 from rich.console import Console
 
@@ -25,7 +25,7 @@ from loadgen.simulate.report import draw_frontier, mark_best
 from loadgen.simulate.run import GROUP_TOKENS
 from loadgen.simulate.simulation import Served, fit_parts, prices_of, simulate
 from loadgen.turns import collect
-from loadgen.workload.lengths import RequestLengths
+from loadgen.workload.lengths import RequestLengths, json_lines
 from models.errors import INTERRUPTED
 from models.progress import Bars
 from scheduler.assembly import find_strategies
@@ -98,14 +98,21 @@ def _play_missing(results: dict[grid.Cell, dict[str, Figures]], runs: Runs, line
         yield found[strategy.name]
 
 
+class Line(NamedTuple):
+    """Of the file."""
+
+    cell: grid.Cell
+    strategy: str
+    figures: dict[str, float]
+
+
 def read_results(file: Path) -> dict[grid.Cell, dict[str, Figures]]:
     """Without an earlier version's, which have fewer figures, and others' strategies, which may change."""
     results: dict[grid.Cell, dict[str, Figures]] = {}
     own = {*STRATEGIES.own, *grid.list_contenders()}
-    for line in file.read_text().splitlines() if file.exists() else ():
-        cell, name, found = json.loads(line)
+    for _, (cell, name, found) in json_lines(file, Line) if file.exists() else ():
         if "p99_jct_ms" in found and name in own:
-            results.setdefault(grid.Cell(**cell), {})[name] = found
+            results.setdefault(cell, {})[name] = found
     return results
 
 
