@@ -122,6 +122,8 @@ class Option:
         refusal = ValueError(f"{given!r} is not {self.expected}")
         if self.kind is int and isinstance(value, str) and not WHOLE.fullmatch(value):
             raise refusal  # msgspec would take 1e3 and 1.0
+        if self.kind is Path and value == "":
+            raise refusal  # Path() is the working directory
         try:
             found = msgspec.convert(value, self.hint, strict=strict, dec_hook=lambda kind, value: kind(value))
         except msgspec.ValidationError:

@@ -38,6 +38,11 @@ def _check_device(name: str) -> None:
         raise ValueError(f"{name!r} is none of {', '.join(DEVICES)}, virtual:PRESET")
 
 
+def _check_name(name: str) -> None:
+    if not name.strip():
+        raise ValueError(f"{name!r} is no name")
+
+
 NO_EMBEDDINGS = "none"  # the --embedding-model that is none
 
 
@@ -47,7 +52,7 @@ class Model:
 
     model: str = option(DEFAULT_MODEL, positional=True)
     """what to serve: a name of `lengthwise models`, a folder, a .gguf file, a hub id"""
-    served_model_name: tuple[str, ...] = option(())
+    served_model_name: tuple[str, ...] = option((), check=_check_name)
     """names by which the API knows the model; answers have the first; default: the model's own"""
     quantization: str = option("auto", choices=lambda: ("auto", *QUANTIZATIONS))
     """how weights are kept; CUDA: int4, fp8; auto: 16-bit ones stay so where a CPU multiplies in float32, else none"""

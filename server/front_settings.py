@@ -15,6 +15,21 @@ def _check_mode(mode: str) -> None:
         raise ValueError(f"{mode!r} is no mode such as 0660, for an owner and a group, or 0666, for every user")
 
 
+def _check_url(url: str) -> None:
+    if not re.fullmatch(r"https?://[^/\s]+(/\S*)?", url):
+        raise ValueError(f"{url!r} is no URL that begins with http:// or https://")
+
+
+def _check_origin(origin: str) -> None:
+    if not re.fullmatch(r"\*|null|[a-z][a-z0-9+.-]*://[^/\s]*", origin):
+        raise ValueError(f"{origin!r} is no origin such as https://example.com, without a path, nor *")
+
+
+def _check_host(name: str) -> None:
+    if not re.fullmatch(r"[^/\s]+", name):
+        raise ValueError(f"{name!r} is no host's name, which has neither spaces nor https://")
+
+
 @dataclass(frozen=True, kw_only=True)
 class Admission:
     """Admission: which requests are accepted."""
@@ -41,13 +56,13 @@ class AccessSettings:
     """API keys, one of which each call must have; others can read flags, so better use a file"""
     api_key_file: Path | None = option(None)
     """file with API keys, one a line, each followed by its weight if it has one"""
-    allowed_origins: tuple[str, ...] = option(())
+    allowed_origins: tuple[str, ...] = option((), check=_check_origin)
     """origins whose pages may call the API from a browser; *: all"""
     allowed_methods: tuple[str, ...] = option(("*",))
     """HTTP methods that pages of allowed origins may use"""
     allowed_headers: tuple[str, ...] = option(("*",))
     """headers that pages of allowed origins may send"""
-    allowed_hosts: tuple[str, ...] = option(())
+    allowed_hosts: tuple[str, ...] = option((), check=_check_host)
     """names, beside this machine's own, that a server without keys answers as on a loopback address"""
     allow_credentials: bool = option(False)
     """let pages of allowed origins send cookies and other credentials"""
@@ -89,5 +104,5 @@ class Observation:
     """least severe messages to log"""
     log_format: Literal["human", "json"] = option("human")
     """lines for people, or a JSON object a line"""
-    otlp_traces_endpoint: str | None = option(None)
+    otlp_traces_endpoint: str | None = option(None, check=_check_url)
     """where to send a span of each call by OTLP over HTTP, as http://localhost:4318/v1/traces; needs [otel]"""

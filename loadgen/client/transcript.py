@@ -143,7 +143,7 @@ def _output(choice: StreamedChoice) -> str | None:
 
 
 def error_message(body: bytes) -> str:
-    """From any server's error shape; else the text itself."""
+    """From any server's error shape; else the text itself, in one line."""
     try:
         value: Any = msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError):
@@ -151,4 +151,4 @@ def error_message(body: bytes) -> str:
     for key in ("error", "message"):
         if isinstance(value, dict) and key in value:
             value = value[key]
-    return str(value).strip()[:500] or "no message"
+    return " ".join(str(value).split())[:500] or "no message"

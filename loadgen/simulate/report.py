@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby, islice
+from math import floor
 from statistics import fmean
 from typing import Any, TypeAlias
 
@@ -57,7 +58,7 @@ def _read_axis(text: str) -> Axis:
     flag = name.removeprefix("--").replace("-", "_")
     option = known.get("prediction" if flag == NOISE else flag)
     if option is None or not rest:
-        near = suggest(flag, [*known, NOISE])
+        near = "" if flag in known else suggest(flag, [*known, NOISE])
         raise UserError(f"--sweep {text}: write NAME=1,2,3 or NAME=FIRST:LAST:STEP with a flag of simulate{near}")
     meant = {one: one for part in rest.split(",") for one in _write_out(text, part)}
     if flag == NOISE:
@@ -75,8 +76,8 @@ def _write_out(sweep: str, part: str) -> Iterator[str]:
         return
     try:
         first, last, step = map(float, found.groups())
-        count = int((last - first) / step + 1e-9) + 1
-    except (ValueError, ZeroDivisionError):
+        count = floor((last - first) / step + 1e-9) + 1
+    except (ValueError, ZeroDivisionError, OverflowError):
         count = 0
     if not 0 < count <= MOST:
         raise UserError(f"--sweep {sweep}: {part} is no range FIRST:LAST:STEP of at most {MOST:,} numbers")

@@ -34,7 +34,7 @@ def text_lines(path: Path) -> Iterator[tuple[int, str]]:
             for number, raw in enumerate(file, 1):
                 yield number, raw.decode("utf-8-sig" if number == 1 else "utf-8")
     except OSError as error:
-        raise UserError(f"{path}: cannot be read: {error.strerror}") from None
+        raise UserError(f"{path}: cannot be read: {error.strerror}; check its path") from None
     except UnicodeDecodeError as error:
         packed = "; it is compressed: unpack it with gunzip first" if number == 1 and raw.startswith(GZIP) else ""
         raise at(path, number, f"is not UTF-8 text: {error.reason} at byte {error.start}{packed}") from None

@@ -63,9 +63,11 @@ class Workload:
     def refuse(self) -> None:
         """Raises UserError for contradictions."""
         if self.dataset_name in NEED_FILE and self.dataset_path is None:
-            raise UserError(f"the dataset {self.dataset_name} needs a file: give --dataset-path FILE")
+            without = "or leave --dataset-name out: the built-in requests need none"
+            raise UserError(f"the dataset {self.dataset_name} needs a file: give --dataset-path FILE, {without}")
         if self.dataset_name not in NEED_FILE and self.dataset_path is not None:
-            raise UserError(f"the dataset {self.dataset_name} reads no file; leave {self.dataset_path} out")
+            kinds = f"say which it is with --dataset-name ({', '.join(NEED_FILE)}), or leave --dataset-path out"
+            raise UserError(f"the dataset {self.dataset_name} does not read {self.dataset_path}: {kinds}")
 
 
 LEAST_MODULES, REQUESTS_PER_MODULE = 16, 16  # of `builtin`

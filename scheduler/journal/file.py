@@ -160,6 +160,8 @@ def read(
     try:
         with closing(_connect_to_read(path)) as connection:
             columns = {column for _, column, *_ in connection.execute("PRAGMA table_info(requests)")}
+            if not columns:
+                raise JournalError(f"{path} is no journal: it has no table of requests")
             names = [field.name for field in dataclasses.fields(RequestEntry) if field.name in columns]
             listed = ", ".join(names)
             newest = f"SELECT id, {listed} FROM requests WHERE finished_at >= ? AND model = ifnull(?, model)"

@@ -44,7 +44,7 @@ from scheduler.strategy import STRATEGIES, Length
 from server.cache_paths import fetch_model
 from server.composition import devices
 from server.composition.slots import choose_slots, timings_of
-from server.config import ServeConfig
+from server.config import ConfigError, ServeConfig
 from server.grammars import GrammarCompiler, TrialProcess, run_trials
 from server.lengths.predictors import choose_predictor
 
@@ -160,13 +160,14 @@ def _network(config: ServeConfig, folder: Path, device: str) -> LoadedModel:
 
 
 def chat_template(config: ServeConfig) -> str | None:
-    """Of the flag's file; None without it. Raises LoadError."""
+    """Of the flag's file; None without it. Raises ConfigError."""
     if config.chat_template is None:
         return None
     try:
         return config.chat_template.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise LoadError(f"--chat-template {config.chat_template} cannot be read: {error}") from error
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        raise ConfigError(f"--chat-template {config.chat_template} cannot be read: {reason}") from error
 
 
 def build_executor(

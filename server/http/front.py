@@ -135,6 +135,8 @@ def build_front(config: FrontConfig, environ: Mapping[str, str]) -> Front:
     """Raises ConfigError."""
     if config.allow_credentials and ANY in config.allowed_origins:
         raise ConfigError("--allow-credentials needs --allowed-origins that are named one by one, not *")
+    if config.uds_mode is not None and config.uds is None:
+        raise ConfigError("--uds-mode needs --uds")
     keys = load_keys(config.api_key, config.api_key_file, environ)
     return Front(
         access=Access(keys, Quota(config)),

@@ -133,7 +133,7 @@ ERROR_BODIES = [
     (b'{"error":{"message":"m","type":"t"}}', "m"),
     (b'{"error":"Unauthorized"}', "Unauthorized"),
     (b'{"object":"error","message":"flat"}', "flat"),
-    (b"<html>busy</html>", "<html>busy</html>"),
+    (b"<html>\n  busy\n</html>\n", "<html> busy </html>"),
     (b"\xff", "\ufffd"),
     (b"", "no message"),
 ]

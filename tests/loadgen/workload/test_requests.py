@@ -194,7 +194,7 @@ def test_only_imposed_lengths_need_the_end_token_ignored(flags: tuple[str, ...],
 
 CLASHES = [
     (("--dataset-name", "azure"), "the dataset azure needs a file: give --dataset-path FILE"),
-    (("--dataset-path", "x"), "the dataset builtin reads no file; leave x out"),
+    (("--dataset-path", "x"), "the dataset builtin does not read x: say which"),
 ]
 
 

@@ -37,6 +37,8 @@ CHECKED: Mapping[str, object] = {
     "strategy": "baton-pd",
     "device": "cpu",
     "uds_mode": "0660",
+    "allowed_origins": ("http://a", "null"),
+    "otlp_traces_endpoint": "http://localhost:4318/v1/traces",
     "override_generation_config": {"temperature": 0.5, "top_k": 7},
 }
 """Values of settings that a function of their own checks."""

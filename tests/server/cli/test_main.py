@@ -129,7 +129,7 @@ def test_without_a_command_there_is_help(capsys: pytest.CaptureFixture[str]) -> 
     assert capsys.readouterr().out.startswith("usage: lengthwise")
 
 
-@pytest.mark.parametrize("flag", ["--served-model-name", "--api-key", "--allowed-origins"])
+@pytest.mark.parametrize("flag", ["--served-model-name", "--api-key", "--allowed-hosts"])
 def test_the_model_behind_a_flag_for_several_values_is_the_model(started: list[ServeConfig], flag: str) -> None:
     """`--api-key K models/Qwen` made the path a valid key, and served the default model."""
     assert cli.main(["serve", flag, "one", "models/Qwen", flag, "two"]) == 0

@@ -15,7 +15,10 @@ FAILURES = {
     # a command -> a part of what is told; TINY is a folder with a model, HERE one with a report
     "bench --base-url http://127.0.0.1:1": "no server answers at http://127.0.0.1:1/v1/models: start one with",
     "bench --base-url nowhere": "must begin with http://",
-    "bench --dataset-name jsonl": "needs a file",
+    "bench --dataset-name jsonl": "give --dataset-path FILE, or leave --dataset-name out",
+    "arena --trace /no/such/file": "/no/such/file: cannot be read: No such file or directory; check its path",
+    "arena --save-result HERE/page.html": "page.html, line 1: is not the JSON that is wanted",
+    "simulate --sweep rate=2:1:1": "2:1:1 is no range",
     "bench --dataset-name jsonl --dataset-path /no/such/file": "/no/such/file",
     "bench --base-url http://127.0.0.1:1 --model m": "every warm-up request failed",
     "bench --result-dir /proc/no": "/proc/no: cannot be written",
@@ -54,6 +57,7 @@ FAILURES = {
     f"{PROFILE} --max-model-len 100000": "exceeds the model's context",
     "whatif --journal /nowhere/j": "there is no journal at /nowhere/j",
     "journal show --journal absent": "there is no journal at ",
+    "journal show --journal HERE/report.json": "report.json is no journal: it has no table",
     "journal export --journal absent": "there is no journal at ",
     "journal prune --keep 1 --journal absent": "there is no journal at ",
     "train HERE/absent --tokenizer TINY": "absent cannot be read: No such file",
@@ -73,6 +77,7 @@ FAILURES = {
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The working directory, empty but for a report, with a cache of its own."""
     (tmp_path / "report.json").touch()
+    (tmp_path / "page.html").write_text("<p>\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("LENGTHWISE_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("GOMP_SPINCOUNT", "7")  # else one command sets it for this process
@@ -106,6 +111,13 @@ WRONG_USES = (
     *("bench engine --rounds x", "simulate --workers=0", "simulate --rate=0", "simulate --duration=inf"),
     *("simulate --strategies=,", "simulate --seed=-1", "profile --time-limit=0", "profile --time-limit=-1"),
     *("profile --time-limit=nan", "profile --time-limit=inf", "profile --time-limit=soon", "train --trees 0"),
+    *("serve --allowed-hosts=http://a", "serve --allowed-origins=example.com", "serve --allowed-origins=http://a/"),
+    *(
+        "serve --otlp-traces-endpoint=localhost:4318",
+        "serve --served-model-name=",
+        "gateway --journal=",
+        "serve --uds=",
+    ),
     *("journal prune --older-than soon", "journal show -n x", "journal export --format x", "train --sample -1"),
     *("train --holdout 1", "train --holdout x"),
 )

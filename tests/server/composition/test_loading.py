@@ -22,8 +22,8 @@ from models.network.loader import LoadedModel, load
 from models.network.quantization import Kernels
 from models.text import Text
 from server.cache_paths import forest_path, model_key, proxy_path
-from server.composition.loading import build_executor, load_models
-from server.config import ServeConfig
+from server.composition.loading import build_executor, chat_template, load_models
+from server.config import ConfigError, ServeConfig
 from tests import tiny
 from tests.engine.forward.recorded import Recorder
 from tests.engine.rows import device_of, finish, lifecycle_of, spec, tokens_of
@@ -49,6 +49,17 @@ def test_decode_steps_are_prepared_where_flash_attention_reads_the_arena(
     with torch.inference_mode():
         finish(lifecycle)
     assert recorder.replays - before == (0 if eager else 4)
+
+
+@pytest.mark.parametrize(("raw", "reason"), [(None, "No such file"), (b"\xff", "it is not UTF-8")])
+def test_a_chat_template_that_cannot_be_read_is_a_setting_s_fault(
+    raw: bytes | None, reason: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "template.jinja"
+    if raw is not None:
+        file.write_bytes(raw)
+    with pytest.raises(ConfigError, match=f"--chat-template {file} cannot be read: {reason}"):
+        chat_template(ServeConfig(chat_template=file))
 
 
 @pytest.mark.parametrize(

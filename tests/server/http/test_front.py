@@ -2,6 +2,8 @@
 
 from collections.abc import Mapping
 from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
 
 import pytest
 from multidict import CIMultiDictProxy
@@ -76,9 +78,17 @@ async def test_all_origins_may_be_let_in_and_methods_and_headers_narrowed() -> N
         assert headers["Access-Control-Allow-Headers"] == "Authorization"
 
 
-def test_what_a_browser_knows_the_user_by_is_not_for_everybody() -> None:
-    with pytest.raises(ConfigError, match="--allow-credentials"):
-        build_front(FrontConfig(allowed_origins=("*",), allow_credentials=True), {})
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"allowed_origins": ("*",), "allow_credentials": True}, "--allow-credentials needs"),
+        ({"uds_mode": "0660"}, "--uds-mode needs --uds"),
+        ({"ssl_keyfile": Path("key.pem")}, "--ssl-keyfile needs --ssl-certfile"),
+    ],
+)
+def test_what_needs_another_setting_is_refused_without_it(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        build_front(FrontConfig(**settings), {})
 
 
 KEY = "a-long-key-for-the-tests"
