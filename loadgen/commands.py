@@ -20,7 +20,7 @@ def add_bench(subparsers: Subparsers, others: Sequence[Callable[[Subparsers], No
     add_groups(parser, groups_of(BenchFlags))
     parser.set_defaults(run=run_bench)
     if others:
-        below = parser.add_subparsers(title="other benchmarks", metavar="COMMAND", required=False)
+        below = parser.add_subparsers(title="other benchmarks", metavar="[COMMAND]", required=False)
         for add in others:
             add(below)
 

@@ -105,4 +105,4 @@ class Observation:
     log_format: Literal["human", "json"] = option("human")
     """lines for people, or a JSON object a line"""
     otlp_traces_endpoint: str | None = option(None, check=_check_url)
-    """where to send a span of each call by OTLP over HTTP, as http://localhost:4318/v1/traces; needs [otel]"""
+    """where to send a span of each call by OTLP over HTTP, as http://traces:4318/v1/traces; needs lengthwise[otel]"""

@@ -4,7 +4,7 @@ import argparse
 import os
 import sys
 import tomllib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import is_dataclass
 from functools import partial
 from pathlib import Path
@@ -24,11 +24,12 @@ class ConfigError(UserError):
     exit_code = 78  # EX_CONFIG: do not restart
 
 
-def add_settings(parser: argparse.ArgumentParser, *parts: type) -> None:
-    """A flag a setting, grouped by declaring class, and --config."""
+def add_settings(parser: argparse.ArgumentParser, *parts: type, names: Collection[str] = ()) -> None:
+    """A flag a setting, of `names` if any, grouped by declaring class, and --config."""
     parser.add_argument("--config", type=Path, metavar="FILE", help="TOML file with settings")
     for group in (one for part in parts for one in reversed(part.__mro__) if is_dataclass(one)):
-        if own := [one for one in options_of(group) if one.name in group.__annotations__]:
+        declared = [one for one in options_of(group) if one.name in group.__annotations__]
+        if own := [one for one in declared if not names or one.name in names]:
             title = (group.__doc__ or "").partition("\n")[0].rstrip(".")
             add_options(parser.add_argument_group(title), own, given_only=True)
 
@@ -65,15 +66,21 @@ def read_settings(kind: type[T], args: argparse.Namespace) -> T:
 
 
 def add_configured(
-    subparsers: Subparsers, name: str, kind: type[T], work: Callable[[T], int], *parts: type
+    subparsers: Subparsers,
+    name: str,
+    kind: type[T],
+    work: Callable[[T], int],
+    *parts: type,
+    names: Collection[str] = (),
 ) -> argparse.ArgumentParser:
     """A command with settings.
 
     work    takes them, returns the exit code; its docstring is the help
     parts   classes of settings with flags here; none: all
+    names   the only ones, if any
     """
     parser: argparse.ArgumentParser = subparsers.add_parser(name, **describe(work))
-    add_settings(parser, *(parts or (kind,)))
+    add_settings(parser, *(parts or (kind,)), names=names)
     parser.set_defaults(run=lambda args: work(read_settings(kind, args)))
     return parser
 
@@ -133,7 +140,8 @@ class CommandLine(argparse.ArgumentParser):
             return (
                 f"unrecognized arguments: {' '.join(strange)}{suggest(flag, self._option_string_actions, cutoff=0.8)}"
             )
-        flags = [word for word in self._given[: self._given.index(first)] if word in self._option_string_actions]
+        several = {flag for flag, one in self._option_string_actions.items() if isinstance(one, argparse._AppendAction)}
+        flags = [word for word in self._given[: self._given.index(first)] if word in several]
         repeated = f"; a flag for several values takes one at a time: {flags[-1]} A {flags[-1]} B" if flags else ""
         return f"unrecognized arguments: {' '.join(strange)}{repeated}"
 

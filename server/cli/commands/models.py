@@ -24,7 +24,7 @@ def add_parser(subparsers: Subparsers) -> None:
     """
     parser = subparsers.add_parser("models", **describe(add_parser))
     parser.set_defaults(run=_list, json=False, config=None)
-    actions = parser.add_subparsers(title="actions", metavar="ACTION")
+    actions = parser.add_subparsers(title="actions", metavar="[ACTION]")
     listing = actions.add_parser("list", **describe(_list))
     listing.add_argument("--json", action="store_true", help="print the list as JSON")
     add_settings(listing, MemorySize)

@@ -44,7 +44,7 @@ def run(config: ServeConfig) -> int:
     """Serve a model over HTTP, as OpenAI's API does.
 
     Every flag is also a variable (LENGTHWISE_MAX_NUM_SEQS) and a key of the --config file (max_num_seqs); the command
-    line wins.
+    line wins. Durations are seconds.
 
     Example: lengthwise serve --port 8000
     """
@@ -68,7 +68,7 @@ def run_gateway(config: GatewayConfig) -> int:
     """Queue calls for servers that run already.
 
     They have OpenAI's API, as vLLM, SGLang, llama.cpp and Ollama do; each call is sent on when one of them has room
-    for it. See docs/gateway.md.
+    for it. Durations are seconds. See docs/gateway.md.
 
     Example: lengthwise gateway --backend http://127.0.0.1:8001/v1
     """

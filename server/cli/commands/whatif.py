@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from models.catalog.catalog import default_cache
 from models.errors import INTERRUPTED
-from models.options import Count, Subparsers, option
+from models.options import Count, Subparsers, option, options_of
 from scheduler.options import Scheduling
 from server.cache_paths import journal_path
 from server.config import Execution, MemorySize, Recording, ServeConfig
@@ -41,8 +41,13 @@ class Whatif(ServeConfig, Trying):
     """The settings of a server, and how its journal is replayed."""
 
 
+SIZES = ("device", "max_num_seqs", "max_model_len", "executors", "max_num_batched_tokens")
+
+
 def add_parser(subparsers: Subparsers) -> None:
-    add_configured(subparsers, "whatif", Whatif, run, Trying, MemorySize, Execution, Scheduling, Recording)
+    names = [one.name for part in (Trying, Scheduling) for one in options_of(part)]
+    parts = (Trying, MemorySize, Execution, Scheduling, Recording)
+    add_configured(subparsers, "whatif", Whatif, run, *parts, names=(*names, *SIZES, "journal"))
 
 
 def run(config: Whatif) -> int:
@@ -50,7 +55,7 @@ def run(config: Whatif) -> int:
 
     Replays the newest recorded requests (times and lengths, no texts) under every strategy and on other
     sizes of machine, at prices learned on this one or, of a gateway's backend, fitted to its answers, with
-    the simulator's error on them. Settings are those of `lengthwise serve`.
+    the simulator's error on them. Give the flags, variables or --config file that the server had.
 
     Example: lengthwise whatif
     """

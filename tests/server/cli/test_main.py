@@ -103,6 +103,7 @@ WRONG_USES = [
         ["m", "--served-model-name", "a", "b"],
         "b; a flag for several values takes one at a time: --served-model-name A",
     ),
+    (["--port", "1", "a", "b"], "unrecognized arguments: b\n"),
     (["--no-no-journal"], "did you mean --no-journal?"),
 ]
 

@@ -118,6 +118,7 @@ WRONG_USES = (
         "gateway --journal=",
         "serve --uds=",
     ),
+    *("whatif --kv-cache-memory 1", "whatif --no-journal"),
     *("journal prune --older-than soon", "journal show -n x", "journal export --format x", "train --sample -1"),
     *("train --holdout 1", "train --holdout x"),
 )
