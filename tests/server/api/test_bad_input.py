@@ -109,10 +109,8 @@ NO_JSON: dict[str, bytes] = {
 BAD: dict[str, tuple[tuple[str, bytes], str | None, str]] = {
     # what: (request, param, code)
     **{what: ((CHAT, body), None, "invalid_json") for what, body in NO_JSON.items()},
-    **{
-        f"{body.decode()} for an object": ((CHAT, body), None, "invalid_value")
-        for body in (b"[]", b"1", b"null", b"{}")
-    },
+    **{f"{body.decode()} for an object": ((CHAT, body), None, "invalid_value") for body in (b"[]", b"1", b"null")},
+    "no messages": ((CHAT, b"{}"), "messages", "invalid_value"),
     "a float beyond all floats": (number("temperature", "1e400"), "temperature", "invalid_value"),
     "an integer beyond 64 bits": (number("seed", "9" * 30), "seed", "invalid_value"),
     "an answer beyond all numbers": (number("max_tokens", "9" * 30), "max_tokens", "invalid_value"),
