@@ -136,13 +136,6 @@ async def test_when_the_last_executor_dies_all_fail_and_new_requests_are_refused
         stage.submit()
 
 
-def test_requests_are_refused_while_no_executor_lives() -> None:
-    stage = Stage()
-    stage.ports[0].alive = False
-    with pytest.raises(Refused, match="no executor"):
-        stage.submit()
-
-
 def test_a_patient_dispatcher_takes_requests_while_its_only_executor_has_a_fault() -> None:
     stage = Stage(patient=True)
     stage.dispatcher.receive(ExecutorHealth(0, "it restarts"))

@@ -1,7 +1,5 @@
 """Executors that stand still: given up like dead ones, and what they say afterwards counts for nothing."""
 
-import asyncio
-
 import pytest
 
 from engine.messages import Admit, Cancel, Cause, Command, ExecutorDied, ExecutorHealth, FinishReason, Stop
@@ -144,13 +142,3 @@ def test_what_waits_for_a_device_to_be_well_fails_when_the_last_is_lost() -> Non
     assert request.state is State.WAITING
     stage.dispatcher.give_up(1, "too long")
     assert (request.state, request.failure) == (State.FAILED, Failure.EXECUTOR)
-
-
-async def test_with_the_last_executor_the_service_is_dead() -> None:
-    dispatcher = Stage().dispatcher
-    death = asyncio.create_task(dispatcher.death())
-    await asyncio.sleep(0)
-    assert not death.done()
-    dispatcher.give_up(0, "it has done nothing for 60 s")
-    assert not dispatcher.alive
-    await death

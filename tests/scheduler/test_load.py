@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from engine.messages import Admit, Cause, ExecutorDied, FinishReason, HandedBack, RowId
+from engine.messages import Cause, ExecutorDied, FinishReason, HandedBack, RowId
 from scheduler.assembly import SchedulerParts, assemble
 from scheduler.batching.batcher import BatchLimits
 from scheduler.options import Scheduling
@@ -84,15 +84,6 @@ def test_a_load_is_what_is_not_finished_and_nothing_is_left_of_it_in_the_end() -
     assert stage.loads() == [0.0, 0.0]
 
 
-def test_a_cancelled_batch_leaves_no_load() -> None:
-    stage = two()
-    requests = stage.submit_all(4, 4)
-    assert stage.dispatch_all() == [[[0, 1]], []] and stage.loads() == pytest.approx([estimate(2, 4), 0.0])
-    for one in requests:
-        stage.dispatcher.cancel(one)
-    assert stage.loads() == [0.0, 0.0]
-
-
 def test_batches_that_a_dead_executor_had_queued_go_elsewhere() -> None:
     stage = two(rows=1)
     requests = stage.submit_all(2, 20, 10, 40)
@@ -141,14 +132,6 @@ def play(stage: Booked, rng: random.Random) -> None:
         ending = [row_id for row_id in rows if rng.random() < 0.5]
         stage.end(one.info.index, *ending)
         stage.end_slice(one.info.index, *(row_id for row_id in rows if row_id not in ending))
-
-
-def test_a_slice_is_an_order_that_ends_by_itself() -> None:
-    stage = two()
-    stage.submit_all(4)
-    stage.dispatcher.dispatch()
-    (order,) = stage.ports[0].take()
-    assert isinstance(order, Admit) and order.terms.closed and order.terms.iterations == 4
 
 
 async def test_the_loop_arranges_again_when_the_interval_has_passed() -> None:

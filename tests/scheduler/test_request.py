@@ -2,9 +2,9 @@
 
 import pytest
 
-from engine.messages import FinishReason, RowSpec
+from engine.messages import RowSpec
 from scheduler.request import TRANSITIONS, IllegalTransition, State
-from tests.scheduler.fakes import request, token
+from tests.scheduler.fakes import request
 
 LEGAL = {
     "waiting": {"assigned", "cancelled", "failed"},
@@ -42,17 +42,3 @@ def test_a_request_becomes_the_row_that_an_executor_is_sent() -> None:
     one = request(7, length=3)
     assert one.spec == RowSpec(7, (0, 1, 2), one.sampling)
     assert (one.input_length, one.tokens) == (3, 3)
-
-
-def test_the_first_token_that_is_told_is_timed() -> None:
-    one = request(length=3)
-    booked = []
-    for now, update in enumerate((token(0), token(0, 5), token(0, 6, 7, end=FinishReason.LENGTH))):
-        one.send(update, float(now))
-        booked.append(one.times.first_token)
-    assert booked == [None, 1.0, 1.0]
-
-
-def test_requests_are_equal_to_themselves_alone() -> None:
-    one, other = request(), request()
-    assert one != other and {one, other, one} == {other, one} and len({one, other, one}) == 2

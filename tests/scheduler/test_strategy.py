@@ -16,7 +16,6 @@ from scheduler.batching.preemption import PREEMPTIONS
 from scheduler.placement import PLACEMENTS
 from scheduler.serving_time.bilinear import Bilinear
 from scheduler.strategy import STRATEGIES, Length, Strategy
-from tests.scheduler.fakes import request, worker
 
 LIMITS = BatchLimits(group_tokens=100, prefill_ahead=2)
 PROFILE = Bilinear(*(0.001 for _ in range(8)))
@@ -45,17 +44,6 @@ def test_a_strategy_names_known_parts_and_is_found_by_its_name(name: str) -> Non
     assert strategy.name == name
     assert find_strategy(name) is strategy
     assert [column for column, table in PARTS.items() if getattr(strategy, column) not in table] == []
-
-
-@pytest.mark.parametrize("name", STRATEGIES)
-def test_an_assembled_strategy_serves_a_request(name: str) -> None:
-    parts = assemble(STRATEGIES[name], LIMITS, PROFILE)
-    one, idle = request(), worker()
-    parts.batcher.add(one, 0.0)
-    assert list(parts.placement([idle])) == [idle]
-    plan = parts.batcher.take(idle, 0.0)
-    assert plan is not None and plan.requests == (one,)
-    assert len(parts.batcher.waiting) == 0
 
 
 @pytest.mark.parametrize("column", sorted(PARTS.keys() - ELSEWHERE))
@@ -98,10 +86,6 @@ def test_a_choice_that_no_part_would_read_is_refused(name: str, column: str, cho
 def test_only_what_estimates_by_the_nearest_batches_learns_from_them() -> None:
     learners = [name for name in STRATEGIES if assemble(STRATEGIES[name], LIMITS, PROFILE).estimates.batches]
     assert learners == ["magnus"]
-
-
-def test_strategies_name_their_predictor() -> None:
-    assert [str(one) for one in Length] == ["none", "own-embeddings", "forest", "proxy", "oracle"]
 
 
 def test_published_systems_take_predictions_as_they_are_and_all_others_calibrate_them() -> None:

@@ -50,11 +50,6 @@ def test_it_goes_where_the_last_of_its_key_ran_though_another_has_less_to_do() -
     assert stage.ask("a").executor == 1
 
 
-def test_it_waits_for_no_executor() -> None:
-    stage = known("a")
-    assert [stage.ask("a").executor for _ in range(3)] == [1, 0, 0]
-
-
 def test_it_goes_elsewhere_where_tokens_are_lacking() -> None:
     stage = known("a", capacity=20)
     held = stage.ask(dispatch=False)

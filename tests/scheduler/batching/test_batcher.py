@@ -1,18 +1,15 @@
 """Which requests are sent together: in numbers first, then the bounds that no choice may break."""
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.messages import Admit, Cause
-from scheduler.assembly import assemble
 from scheduler.batching.batcher import BatchLimits
 from scheduler.batching.continuous import ContinuousBatcher, similar_group
 from scheduler.plan import Plan
 from scheduler.request import BACKGROUND, Request
-from scheduler.strategy import SHAPE, STRATEGIES
+from scheduler.strategy import SHAPE
 from tests.scheduler.fakes import kit, request, worker
 
 LIMITS = BatchLimits(group_tokens=100, prefill_ahead=2)
@@ -138,15 +135,6 @@ def test_no_bound_is_broken(lengths: list[int], held: list[int], capacity: int, 
 @given(length=st.integers(1, 1000), others=st.lists(st.integers(1, 1000), max_size=5))
 def test_an_idle_executor_is_always_given_the_best(length: int, others: list[int]) -> None:
     assert group([length, *others], capacity=100)[0] == length
-
-
-@pytest.mark.parametrize("shares", [None, {}], ids=["one queue", "fair"])
-def test_whatever_its_priority_a_request_is_taken(shares: dict[str, float] | None) -> None:
-    batcher = assemble(STRATEGIES["baton-pd"], replace(LIMITS, shares=shares)).batcher
-    for row_id, priority in enumerate([-1, 3, 0, -5]):
-        batcher.add(request(row_id, priority=priority), 0.0)
-    taken = [one.row_id for _ in range(4) for plan in [batcher.take(worker(), 0.0)] if plan for one in plan.requests]
-    assert sorted(taken) == [0, 1, 2, 3] and not batcher.waiting
 
 
 def test_nothing_is_read_ahead_behind_rows_that_make_way_for_it() -> None:

@@ -14,7 +14,7 @@ from scheduler.batching.memory import MEMORIES
 from scheduler.options import Scheduling
 from scheduler.plan import Assignment, Plan
 from scheduler.request import Request
-from scheduler.serving_time.bilinear import Bilinear, kept_from
+from scheduler.serving_time.bilinear import Bilinear
 from scheduler.serving_time.machine import MachineModel
 from scheduler.strategy import CLOSED, STRATEGIES
 from scheduler.worker import Worker
@@ -68,17 +68,6 @@ def test_all_that_waits_is_parted_by_length_and_handed_out_longest_first() -> No
     assert not batcher.waiting
 
 
-def test_a_plan_is_a_closed_slice_with_its_estimate() -> None:
-    plan = batcher_of(*spread([4, 4])).take(executor(), 0.0)
-    assert plan is not None
-    assert plan.terms == replace(CLOSED, iterations=10, kept_from=kept_from(MODEL))
-    assert plan.estimate == pytest.approx(MODEL.serve(2.0, 4.0, 10.0))
-
-
-def test_an_executor_that_is_busy_is_given_more() -> None:
-    assert drained(batcher_of(*spread([4])), executor(load=3.0)) == [[0]]
-
-
 def test_batches_are_as_large_as_memory_and_slots_allow() -> None:
     """14 tokens a row at the end of the slice."""
     four = spread([4] * 4)
@@ -116,15 +105,6 @@ def test_rows_that_come_back_are_arranged_with_the_new_ones_by_what_they_have_be
     batcher = batcher_of(new)
     batcher.hand_back([old], Cause.SLICE, 0.0)
     assert drained(batcher, executor()) == [[1, 0]]
-
-
-@pytest.mark.parametrize(("lacks_kv", "start"), [(False, 2e-3 * 14 + 0.05), (True, 1e-2 * 14 + 0.1)])
-def test_rows_are_estimated_with_a_prefill_or_with_the_copies_of_their_k_and_v(lacks_kv: bool, start: float) -> None:
-    old = request(0, length=4)
-    old.generated, old.lacks_kv = 10, lacks_kv
-    plan = batcher_of(old).take(executor(), 0.0)
-    assert plan is not None
-    assert plan.estimate == pytest.approx(start + MODEL.decode(1.0, 14.0, 10.0))
 
 
 def test_a_request_that_is_discarded_between_arranging_and_handing_out_is_left_out() -> None:

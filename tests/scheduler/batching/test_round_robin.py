@@ -63,13 +63,6 @@ def test_no_request_moves_to_an_executor_that_has_less_to_do() -> None:
     assert [one.row_id for one in batcher.waiting] == [2, 4]
 
 
-def test_a_batch_has_a_fixed_size() -> None:
-    batcher, (worker,) = batcher_of(6), executors(1)
-    assert asked(batcher, worker) == [0]
-    worker.requests.clear()
-    assert asked(batcher, worker) == [1, 2, 3]
-
-
 def test_what_waited_for_an_executor_that_died_is_dealt_to_the_others() -> None:
     batcher, workers = batcher_of(6), executors(3)
     met(batcher, workers)

@@ -125,16 +125,6 @@ def test_rows_that_a_dying_executor_salvaged_go_on_elsewhere() -> None:
     assert stage.dispatch(1) == [[1]] and other.generated == 1
 
 
-async def test_rows_that_are_handed_back_wait_and_go_on() -> None:
-    stage = Pair("fcfs-dynamic")
-    stage.report(token(0, 5), token(1, 6, end=FinishReason.STOP), now=1.0)
-    stage.hand_back(Cause.SLICE, 0)
-    assert (stage.one.state, stage.one.generated, stage.dispatcher.table.requests_waiting) == (State.WAITING, 1, 1)
-    assert stage.dispatch() == [[0]] and stage.one.runs == 2
-    stage.report(token(0, 7, end=FinishReason.STOP), now=2.0)
-    assert stage.one.state is State.FINISHED and (await answer(stage.one)).token_ids == (5, 7)
-
-
 def test_a_cancelled_request_frees_what_an_executor_keeps_of_it() -> None:
     stage = Pair("fcfs-dynamic")
     stage.report(token(0, 5), now=1.0)

@@ -52,16 +52,6 @@ def test_what_was_not_used_for_longest_is_forgotten_first() -> None:
     assert len(cache) == 3
 
 
-def test_lookups_and_hits_are_counted() -> None:
-    cache = cache_of()
-    assert (cache.lookups, cache.hits) == (0, 0)
-    assert cache.find(towards(0), 100) is None
-    cache.add(towards(0), 100, 7)
-    for _ in range(3):
-        cache.find(towards(0), 100)
-    assert (cache.lookups, cache.hits) == (4, 3)
-
-
 def test_a_prompt_is_its_own_duplicate_at_the_strictest_threshold() -> None:
     vectors = np.random.default_rng(0).normal(size=(50, 384)).astype(np.float32)
     cache = LengthCache(threshold=1.0)

@@ -194,17 +194,6 @@ async def test_of_a_crowd_a_few_are_predicted_at_a_time_with_rests_between(monke
         await asyncio.gather(*crowd)
 
 
-async def test_who_ran_out_of_time_in_line_is_predicted_all_the_same() -> None:
-    predictor = FakePredictor()
-    front = MicroBatcher(predictor, LengthHistory(), time_limit=0)
-    one, other = await asyncio.gather(front.predict(query("one")), front.predict(query("other")))
-    assert front.timeouts == 2
-    async with running(front):
-        await settle()
-    assert predictor.batches == [["one", "other"]]
-    assert one.late is not None and one.late.done() and other.late is not None and other.late.done()
-
-
 async def test_who_went_on_and_has_ended_is_not_predicted_any_more() -> None:
     predictor = FakePredictor()
     front = MicroBatcher(predictor, LengthHistory(), time_limit=0)

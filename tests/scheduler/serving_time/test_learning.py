@@ -45,10 +45,6 @@ def learning_at_once(pupil: Pupil, submit: Submit = inline) -> BatchLearning:
     return learning
 
 
-def test_a_batch_is_known_by_its_rows_its_lengths_and_its_time() -> None:
-    assert served_batch(ended(5, 6.5, length=4, at=10.0)) == SliceTiming(2, 7, 5, 6.5)
-
-
 def test_a_batch_that_did_not_run_as_planned_teaches_nothing() -> None:
     assert served_batch(ended(5, 6.5, intact=False)) is None
     unseen = ended(5, 6.5)
@@ -142,8 +138,3 @@ def test_estimates_follow_a_machine_that_became_slower() -> None:
             errors.append(learning.learner.latest.rmse)
     assert errors[0] > 40 and errors[-1] < 1
     assert nearest.estimate(2, 7, 40) == pytest.approx(80, rel=0.05)
-
-
-def test_the_error_is_that_with_the_true_lengths() -> None:
-    served = [SliceTiming(2, 7, 10, 13.0), SliceTiming(2, 7, 10, 6.0)]
-    assert estimate_error(Pupil(), served) == pytest.approx(np.sqrt((9 + 16) / 2))

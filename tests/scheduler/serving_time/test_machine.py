@@ -2,7 +2,7 @@
 
 import logging
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import product
 
@@ -302,16 +302,6 @@ def test_what_was_learned_is_kept_with_all_that_was_measured_before() -> None:
     assert model is machine.model and (model.c1, model.c0) == (1e-3, 2.0)
     assert (found.slices, found.copies) == (before.slices, before.copies)
     assert {(one.rows, one.length) for one in found.decode} >= {(1, 2000), (4, 2000), (16, 2000)}
-
-
-def test_the_work_is_done_where_it_is_submitted_to() -> None:
-    desk: list[Callable[[], None]] = []
-    learning = StepLearning(MachineModel(), desk.append)
-    Serving(learning, CPU).serve(5.0, random.Random(0))
-    assert len(desk) >= 3 and learning.machine.model is None
-    for work in desk:
-        work()
-    assert learning.machine.model is not None
 
 
 def test_a_fit_that_fails_is_logged_and_leaves_the_prices(caplog: pytest.LogCaptureFixture) -> None:

@@ -293,15 +293,6 @@ def test_rows_are_faster_among_few_as_prices_say_whatever_was_measured_how_often
     assert [pace.seconds_per_step(rows) for rows in (1, 5, 9)] == pytest.approx([0.5, 0.75, 1.0])
 
 
-def test_with_rows_that_were_not_seen_the_speed_is_told_by_prices() -> None:
-    """After one request alone, 16 were expected to take 16 times as long: by an iteration that each has to itself."""
-    pace = Speed(lambda rows: 0.04 + 0.002 * rows)
-    pace.observe(1, 1, 0.0)
-    pace.observe(0, 0, 10.0, 20, 20)
-    assert pace.seconds_per_token(16) == pytest.approx(0.5 * 0.072 / 0.042)
-    assert pace.seconds_per_step(16) == pytest.approx(0.5 * 0.072 / 0.042)
-
-
 def test_before_anything_was_measured_prices_tell_the_speed() -> None:
     """A new server that only promised calls came to refused them all: nothing was ever measured."""
     pace = Speed(lambda rows: 0.04 + 0.002 * rows)

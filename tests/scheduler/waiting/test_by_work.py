@@ -108,14 +108,6 @@ def test_the_longest_wait_for_its_work_is_first(now: float, ranked: list[int]) -
     assert first(queue, now=now) == ranked
 
 
-def test_priority_comes_first_then_what_is_due_then_the_ratio() -> None:
-    """6 tokens are 6 seconds, and with twice that left until its deadline a request is due: at 8."""
-    waited, due, better = predicted(0, 1.0), predicted(1, 6.0, deadline=20.0), predicted(2, 9.0, priority=-1)
-    queue = queue_of(waited, due, better)
-    assert first(queue, now=7.9) == [2, 0, 1]
-    assert first(queue, now=8.0) == [2, 1, 0]
-
-
 def test_what_costs_nothing_is_ranked_too() -> None:
     queue = RankedQueue(ResponseRatio(lambda one: 0.0), AGING)
     assert first(fill(queue, predicted(0, 5.0), predicted(1, 3.0)), now=9.0) == [0, 1]

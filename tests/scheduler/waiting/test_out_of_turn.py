@@ -1,9 +1,7 @@
 """The default's order by hand, its bound on random arrivals, and what it says of places."""
 
 import random
-import time
 from dataclasses import dataclass, field
-from itertools import islice
 from math import log
 
 import pytest
@@ -167,20 +165,6 @@ def test_no_request_waits_longer_than_the_bound(seed: int, share: float, slots: 
         most = max(most, order._credit.most)
 
 
-def test_an_endless_stream_of_cheap_ones_does_not_starve_a_long_one_but_shortest_first_would() -> None:
-    queue, taken = queue_of(predicted(0, 500.0), share=0.3), 0
-    for row_id in range(1, 5000):
-        queue.add(predicted(row_id, 1.0))
-        one = next(iter(queue.ranked(float(row_id))))
-        if one.row_id == 0:
-            break
-        queue.serve(one)
-        one.generated = 1
-        queue.order.ended(one)
-        taken += 1
-    assert taken <= 4 * 500
-
-
 def test_a_newcomer_is_told_about_where_it_will_be_and_the_dear_ones_that_they_are_last() -> None:
     queue = queue_of(*(predicted(row_id, 100.0) for row_id in range(100)), share=0.3, slots=8.0)
     earn(queue, 1000.0)
@@ -195,23 +179,6 @@ def test_how_far_newcomers_may_pass_a_request_is_told_in_work() -> None:
     queue = queue_of(predicted(0, 100.0), predicted(1, 100.0), share=0.5)
     before = queue.total()._replace(place=1, tokens=100.0, unread=0)
     assert queue.order.passed_by(before) == pytest.approx(100.0)
-
-
-def test_ten_thousand_that_wait_hold_no_decision_up() -> None:
-    """The best of five, since other programs run beside the tests; on a machine to itself a decision takes 0.1 ms."""
-    rng = random.Random(0)
-    queue = queue_of(*(predicted(row_id, rng.lognormvariate(4, 1)) for row_id in range(10_000)), slots=16.0)
-    earn(queue, 1000.0)
-    seconds = []
-    for _ in range(5):
-        begin = time.thread_time()
-        taken = list(islice(queue.ranked(0.0), 16))
-        for one in taken:
-            queue.serve(one)
-        seconds.append(time.thread_time() - begin)
-        for one in taken:
-            queue.order.ended(one)
-    assert min(seconds) < 0.002
 
 
 def promised(one: Request, by: float, own: float = 10.0, *, asked: bool = False, goes: bool = False) -> Request:

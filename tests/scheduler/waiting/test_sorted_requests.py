@@ -29,8 +29,3 @@ def test_whatever_comes_and_goes_order_and_sums_are_those_of_a_plain_list(seed: 
             known = [one.predicted_length for one in ahead if one.predicted_length is not None]
             unread = sum(one.input_length for one in ahead)
             assert found.ahead(key) == QueueAhead(len(ahead), sum(known), len(ahead) - len(known), unread)
-
-
-def test_without_requests_nothing_is_ahead() -> None:
-    empty = SortedRequests()
-    assert (list(empty), len(empty.keys), empty.ahead((1,))) == ([], 0, QueueAhead())
