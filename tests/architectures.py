@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 import transformers
+from transformers import PreTrainedModel
 
 SIZES: Mapping[str, Any] = {
     "vocab_size": 320,
@@ -98,3 +99,10 @@ def build(folder: Path, kind: str, sizes: Mapping[str, Any]) -> Path:
     network = transformers.AutoModelForCausalLM.from_config(config)  # type: ignore[no-untyped-call]
     network.save_pretrained(folder)
     return folder
+
+
+def plain(folder: Path, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
+    """The checkpoint as transformers alone runs it."""
+    network: PreTrainedModel = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=dtype)
+    torch.nn.Module.eval(network).requires_grad_(False)
+    return network

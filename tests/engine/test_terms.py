@@ -252,15 +252,6 @@ def test_a_row_that_was_taken_out_of_its_batch_goes_on_when_only_ended_rows_are_
     assert {row_id: len(tokens) for row_id, tokens in tokens_of(finish(lifecycle)).items()} == {0: 6, 1: 6, 2: 20}
 
 
-def test_nobody_enters_a_closed_batch_by_shape(lifecycle: Lifecycle[Row]) -> None:
-    lifecycle.table.admit([spec(0, max_tokens=4)], replace(CLOSED, entry=Entry.SHAPE))
-    turns(lifecycle, 2)
-    lifecycle.table.admit([spec(1)], SHAPE)
-    turns(lifecycle, 1)
-    assert running(lifecycle) == [0]
-    finish(lifecycle)
-
-
 def test_a_row_that_is_named_twice_is_paused_once(lifecycle: Lifecycle[Row]) -> None:
     lifecycle.table.admit([spec(0)])
     turns(lifecycle, 2)
@@ -321,12 +312,6 @@ def test_a_row_that_wants_its_prompt_scored_is_prefilled_instead(lifecycle: Life
     lifecycle.table.admit([spec(0, 5, prompt_logprobs=1)], SHAPE)
     (first, *_) = finish(lifecycle)
     assert first.prompt_logprobs is not None and len(first.prompt_logprobs) == 5
-
-
-def test_a_prompt_that_no_view_holds_fails_and_those_behind_it_go_on(net: Net) -> None:
-    lifecycle = admitted(lifecycle_of(*net, capacity=20), [spec(0, 30), spec(1, 3)], SHAPE)
-    reasons = {update.row_id: update.finish_reason for update in finish(lifecycle)}
-    assert reasons == {0: FinishReason.ERROR, 1: FinishReason.LENGTH}
 
 
 # Priority

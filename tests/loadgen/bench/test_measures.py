@@ -64,12 +64,6 @@ def test_a_goal_on_tpot_does_not_hurt_single_tokens() -> None:
     assert meets(completed((0.1,), tokens=1), {"tpot": 0.0, "ttft": 0.1})
 
 
-def test_waiting_in_the_client_counts_for_jct_but_not_for_e2el() -> None:
-    figures = measure([completed((5.0,), tokens=1, scheduled=1.0, sent=4.0)], 5.0)
-    names = ("e2el_ms", "jct_ms", "ttft_ms", "scheduled_ttft_ms", "client_queue_time_ms", "normalized_latency_s")
-    assert [figures[f"mean_{name}"] for name in names] == [1000, 4000, 1000, 4000, 3000, 4]
-
-
 def test_answers_without_output_have_an_end_but_no_first_token() -> None:
     silent = replace(completed((1.0,), tokens=1), token_times=(), output_tokens=0, end=2.0)
     known = {name for name, value in measure([silent], 2.0).items() if name.startswith("mean_") and value is not None}

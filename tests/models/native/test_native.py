@@ -9,7 +9,6 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
-from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from models.errors import LoadError
 from models.native.decoder import NativeDecoder, NotNative, take_over_natively
@@ -21,7 +20,7 @@ from models.network.linear import round_to_int4, round_to_int8
 from models.network.loader import load
 from models.network.quantization import Kernels, Quantization
 from tests import tiny
-from tests.architectures import GROUPED, SERVED, Served, build
+from tests.architectures import GROUPED, SERVED, Served, build, plain
 
 TEXT = torch.randint(3, 320, (2, 60), generator=torch.Generator().manual_seed(0))
 """Two texts (2, 60)."""
@@ -38,13 +37,6 @@ def library(request: pytest.FixtureRequest) -> Library:
     if found is None:
         pytest.skip(f"this CPU cannot run the build for {request.param}")
     return found
-
-
-def plain(folder: Path, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
-    """The checkpoint as transformers alone runs it."""
-    network: PreTrainedModel = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype)
-    torch.nn.Module.eval(network).requires_grad_(False)
-    return network
 
 
 def native(

@@ -89,12 +89,6 @@ def until(count: int) -> Callable[[str, TrialPoint], Figures]:
     return play
 
 
-def test_every_strategy_runs_at_each_point() -> None:
-    made = experiment().carry_out(until(4))
-    assert told(made) == ["vs@slow", "ccb@slow", "vs@fast", "ccb@fast"] and not made.interrupted
-    assert [row.measured for row in made.rows] == ["yes: vs@slow ccb@slow vs@fast ccb@fast"]
-
-
 def test_an_interrupt_leaves_what_ran_and_rows_of_complete_points() -> None:
     made = experiment().carry_out(until(3))
     assert made.interrupted and told(made) == ["vs@slow", "ccb@slow", "vs@fast"]
