@@ -315,6 +315,7 @@ async def test_a_whole_answer_is_asked_as_a_stream_and_counts_as_a_slot() -> Non
             assert answer["choices"][0]["message"] == {"role": "assistant", "content": "t0t1t2t3t4"}
         assert all(orjson.loads(body)["stream"] for body in backend.bodies) and len(backend.bodies) == 3
         assert [one["generated_tokens"] for one in (await gate.get("/v1/requests"))["data"]] == [5] * 3
+        assert re.search(rb"vllm:generation_tokens_total\{.*\} 15\.0", await gate.read("/metrics"))
 
 
 async def test_a_backend_that_tells_no_usage_in_streams_is_asked_for_whole_answers() -> None:
