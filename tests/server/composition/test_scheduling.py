@@ -24,6 +24,8 @@ from server.composition.scheduling import learn_steps, parts_for
 from server.config import ServeConfig
 from tests.scheduler.fakes import request, worker
 
+pytestmark = pytest.mark.usefixtures("cache")
+
 SECOND_A_TOKEN = Bilinear(0, 0, 0, 0, 0, 0, 0, 1.0)
 EXECUTOR = ExecutorInfo(0, "cpu", capacity_tokens=1000, max_rows=4, context_length=500)
 
@@ -96,12 +98,6 @@ CONDITIONS = Conditions("tiny", "float32", "none", "a processor", 2, 512)
 MODEL = Bilinear(1, 2, 3, 4, 5, 6, 7, 8)
 TIMINGS = Timings((Timing(1, 10, 0.5),), (Timing(2, 20, 0.25),))
 PROFILE = Profile(CONDITIONS, "2026-01-01T00:00:00+00:00", "0", MODEL, FitErrors(0, 0, None), TIMINGS)
-
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("LENGTHWISE_CACHE", str(tmp_path))
-    return tmp_path
 
 
 def serve(learning: StepLearning, seconds: float) -> None:

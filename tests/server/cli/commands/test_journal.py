@@ -19,12 +19,11 @@ run = partial(run_command, journal_command.add_parser, "journal")
 
 
 @pytest.fixture
-def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def path(cache: Path) -> Path:
     """The journal of a server that has served three requests, one of them just now, and a batch."""
-    monkeypatch.setenv("LENGTHWISE_CACHE", str(tmp_path))
     served = ((1.0, 30111), (2.0, 30222), (time.time(), 30333))
     entries = (request_entry(at, generated=generated) for at, generated in served)
-    return written(tmp_path / "journal" / "journal.sqlite3", *entries).path
+    return written(cache / "journal" / "journal.sqlite3", *entries).path
 
 
 def test_show_prints_the_newest(path: Path, capsys: pytest.CaptureFixture[str]) -> None:

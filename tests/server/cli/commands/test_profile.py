@@ -15,16 +15,12 @@ from server.composition.devices import conditions_of
 from server.composition.profiling import QUICK, make_profile, slice_cells
 from server.config import ServeConfig
 
+pytestmark = pytest.mark.usefixtures("cache")
+
 CORES = len(os.sched_getaffinity(0))
 """As many executors leave each a thread, which is what suits a tiny network."""
 
 FLAGS = [f"--executors={CORES}", "--dtype=float32", "--device=cpu", "--max-num-seqs=2", "--max-model-len=160"]
-
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("LENGTHWISE_CACHE", str(tmp_path / "cache"))
-    return tmp_path / "cache"
 
 
 def config_for(folder: Path) -> ServeConfig:

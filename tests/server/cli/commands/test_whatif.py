@@ -72,10 +72,9 @@ def served_by(strategy: str) -> list[RequestEntry]:
 
 
 @pytest.fixture
-def journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def journal(cache: Path) -> Path:
     """The journal of a server with 4 slots, and the prices that it learned."""
-    monkeypatch.setenv("LENGTHWISE_CACHE", str(tmp_path))
-    path = tmp_path / "journal" / "journal.sqlite3"
+    path = cache / "journal" / "journal.sqlite3"
     connection = connect(path)
     earlier = replace(request_entry(1e6 - 50.0), strategy="vs")
     silent = replace(request_entry(1e6 + 1.0, generated=0), strategy="baton-pd", first_token=None)
@@ -83,7 +82,7 @@ def journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     connection.close()
     conditions = Conditions("somewhere/tiny", "float32", "none", "a processor", 2, 512)
     errors = FitErrors(0, 0, None)
-    write_profile(tmp_path, Profile(conditions, "2026-01-01T00:00:00", "0", PRICES, errors, Timings()))
+    write_profile(cache, Profile(conditions, "2026-01-01T00:00:00", "0", PRICES, errors, Timings()))
     return path
 
 
@@ -210,16 +209,16 @@ def test_of_two_programs_that_share_a_journal_one_is_replayed(journal: Path, giv
         whatif.read_replay(journal, None, 70)
 
 
-def test_a_gateway_s_journal_is_replayed_at_prices_fitted_to_it(journal: Path, tmp_path: Path) -> None:
+def test_a_gateway_s_journal_is_replayed_at_prices_fitted_to_it(journal: Path, cache: Path) -> None:
     """Its backend's profile is elsewhere, and an answer's first byte the first that is known of its start."""
-    for file in (tmp_path / "profiles").iterdir():
+    for file in (cache / "profiles").iterdir():
         file.unlink()
     entries = [replace(one, assigned=one.started, started=one.first_token) for one in read(journal)]
     journal.unlink()
     connection = connect(journal)
     append(connection, entries)
     connection.close()
-    saved = tmp_path / "found.json"
+    saved = cache / "found.json"
     assert run("--save-result", str(saved)) == 0
     found = json.loads(saved.read_text())
     assert max(map(abs, found["errors"].values())) < 0.25, "waits double what prices are off"
