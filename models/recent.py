@@ -1,10 +1,12 @@
-"""A mapping that forgets."""
+"""A mapping and a sorted list that forget."""
 
-from collections import OrderedDict
-from typing import TypeVar
+from bisect import bisect_left, insort
+from collections import OrderedDict, deque
+from typing import Any, Generic, TypeVar
 
 K = TypeVar("K")
 V = TypeVar("V")
+T = TypeVar("T", bound=Any)
 
 
 class Recent(OrderedDict[K, V]):
@@ -19,3 +21,18 @@ class Recent(OrderedDict[K, V]):
         self.move_to_end(key)
         if len(self) > self._most:
             self.popitem(last=False)
+
+
+class RecentSorted(Generic[T]):
+    """Keeps the `most` values that were added last."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._latest = deque[T]()
+        self.sorted: list[T] = []
+
+    def add(self, value: T) -> None:
+        self._latest.append(value)
+        insort(self.sorted, value)
+        if len(self._latest) > self._most:
+            del self.sorted[bisect_left(self.sorted, self._latest.popleft())]

@@ -1,10 +1,10 @@
 """Expected tokens to come."""
 
-from bisect import bisect_left, insort
-from collections import deque
+from bisect import bisect_left
 from collections.abc import Iterable
 from math import inf, log
 
+from models.recent import RecentSorted
 from scheduler.request import Request
 
 PROMPT_TOKEN = 0.2  # work of a prompt token, in generated tokens
@@ -53,8 +53,8 @@ class Calibration:
     FEWEST = 8
 
     def __init__(self) -> None:
-        self._latest: deque[tuple[float, float]] = deque()
-        self._sorted: list[tuple[float, float]] = []
+        self._latest = RecentSorted[tuple[float, float]](self.WINDOW)
+        self._sorted = self._latest.sorted
 
     @property
     def answers(self) -> int:
@@ -66,25 +66,23 @@ class Calibration:
         return sum(true for _, true in self._sorted) / told if told else 1.0
 
     def add(self, request: Request) -> None:
-        if request.predicted_length is None:
-            return
-        pair = _capped(request), float(request.generated)
-        self._latest.append(pair)
-        insort(self._sorted, pair)
-        if len(self._latest) > self.WINDOW:
-            del self._sorted[bisect_left(self._sorted, self._latest.popleft())]
+        if request.predicted_length is not None:
+            self._latest.add((_capped(request), float(request.generated)))
 
     def factor(self, request: Request, running: Iterable[Request]) -> float:
         if request.predicted_length is None:
             return 1.0
         known = [(_capped(one), float(one.generated)) for one in running if one.predicted_length is not None]
-        pairs = sorted([*self._sorted, *((told, max(told, made)) for told, made in known)])
-        if len(pairs) < self.FEWEST:
+        held = sorted((told, max(told, made)) for told, made in known)
+        total = len(self._sorted) + len(held)
+        if total < self.FEWEST:
             return 1.0
-        count = max(4, min(self.NEAREST, len(pairs) // 8))
-        own = _capped(request)
-        place = (bisect_left(pairs, (own, 0.0)) + bisect_left(pairs, (own, inf)) - count) // 2
-        near = pairs[max(0, min(place, len(pairs) - count)) :][:count]
+        count = max(4, min(self.NEAREST, total // 8))
+        ends = (_capped(request), 0.0), (_capped(request), inf)
+        place = (sum(bisect_left(pairs, end) for pairs in (self._sorted, held) for end in ends) - count) // 2
+        place = max(0, min(place, total - count))
+        skipped = max(0, place - len(held))  # ended ones, before these with any held
+        near = sorted([*self._sorted[skipped : place + count], *held])[place - skipped :][:count]
         return max(1.0, sum(true for _, true in near)) / max(1.0, sum(told for told, _ in near))
 
 

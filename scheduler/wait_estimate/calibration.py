@@ -10,12 +10,13 @@ from bisect import bisect_left
 from collections import defaultdict, deque
 from collections.abc import Iterator, Sequence
 from heapq import heappop, heappush
-from math import hypot, log
+from itertools import compress
+from math import ceil, hypot, log
+from operator import itemgetter
 from statistics import median
 
-import numpy as np
-
-from scheduler.length.survival import ROUNDING, survival
+from models.recent import RecentSorted
+from scheduler.length.survival import ROUNDING
 from scheduler.request import Request
 from scheduler.wait_estimate.completion import LEAST_SECONDS, Group
 
@@ -43,10 +44,10 @@ class Calibration:
     def __init__(self, keeps: bool) -> None:
         """`keeps`: due requests go first."""
         self._keeps = keeps
-        self._scores: defaultdict[Group | None, deque[tuple[float, bool]]] = defaultdict(lambda: deque(maxlen=RECENT))
+        self._scores = defaultdict[Group | None, RecentSorted[tuple[float, bool]]](lambda: RecentSorted(RECENT))
         self._overdue: defaultdict[Group | None, deque[Request]] = defaultdict(lambda: deque(maxlen=RECENT))
         self._promises: list[tuple[float, int, Request]] = []  # heap by time
-        self._lengths = deque[int](maxlen=RECENT)
+        self._lengths = RecentSorted[int](RECENT)
 
     def promise(self, request: Request) -> None:
         """Once it is in line."""
@@ -57,23 +58,23 @@ class Calibration:
         """An answer, or what was `cut` before it."""
         expected, assigned = request.expected, request.times.assigned
         if not cut:
-            self._lengths.append(request.generated)
+            self._lengths.add(request.generated)
         if expected is None or expected.group is None:
             return
         score, broken = expected.score(end - expected.at), cut
         if self._keeps and expected.waits and assigned is not None and assigned >= expected.due:
             score, cut = max(score, expected.score(expected.high)), True
         for pool in list_taught(expected.group):
-            self._scores[pool].append((score, cut))
+            self._scores[pool].add((score, cut))
         if expected.waits and assigned is not None:
             served = max(end - assigned, LEAST_SECONDS)
-            self._scores[NO_WAIT, expected.group[1]].append((log(served / expected.own) / expected.own_spread, broken))
+            self._scores[NO_WAIT, expected.group[1]].add((log(served / expected.own) / expected.own_spread, broken))
 
     def find_group(self, length: float, ahead: float, *, limited: bool = False) -> Group | None:
         """By the share of the queue's work that is `ahead`, else NO_WAIT or ALONE."""
-        if len(self._lengths) < FEWEST:
+        if len(self._lengths.sorted) < FEWEST:
             return None
-        usual = median(self._lengths)
+        usual = median(self._lengths.sorted)
         own = LIMITED if limited else bisect_left((usual / 2, 2 * usual), length)
         return min(3, int(4 * ahead)) if ahead >= 0 else int(ahead), own
 
@@ -85,8 +86,10 @@ class Calibration:
                 for each in list_taught(late.expected.group):
                     self._overdue[each].append(late)
         common, own = list_pools(group)
-        chosen = own if len(self._scores[own]) >= FEWEST else common
-        scores = [*self._scores[chosen], *(self._score_overdue(chosen, now) if self._overdue[chosen] else ())]
+        chosen = own if len(self._scores[own].sorted) >= FEWEST else common
+        scores = self._scores[chosen].sorted
+        if self._overdue[chosen]:
+            scores = sorted([*scores, *self._score_overdue(chosen, now)])
         if len(scores) < FEWEST:
             return UNKNOWN
         low, middle, high = find_quantiles(scores, (LOW, 0.5, coverage))
@@ -116,9 +119,14 @@ def spread_of(point: float, own: float, lengths: float) -> float:
 
 
 def find_quantiles(scores: Sequence[tuple[float, bool]], shares: Sequence[float]) -> list[float]:
-    """Of scores, some cut, that are exchangeable with the next."""
-    values, cut = np.array(scores, dtype=np.float64).T
-    ascending, left = survival(values, cut > 0, unseen=1)
-    places = np.searchsorted(-left, np.array(shares) - 1 - ROUNDING)
-    found: list[float] = ascending[np.minimum(places, len(scores) - 1)].tolist()
-    return found
+    """Of scores, some cut, that are exchangeable with the next, both ascending: `survival`, by steps between cuts."""
+    count, found = len(scores), list[float]()
+    step = 1 / (count + 1)
+    for cut in (*compress(range(count), map(itemgetter(1), scores)), count):
+        while len(found) < len(shares):
+            place = ceil(count - (1 - shares[len(found)] + ROUNDING) / step)
+            if place >= cut:
+                break
+            found.append(scores[place][0])
+        step *= (count + 1 - cut) / max(1, count - cut)
+    return found + [scores[-1][0]] * (len(shares) - len(found))

@@ -4,8 +4,10 @@ import random
 from dataclasses import replace
 from math import exp, log
 
+import numpy as np
 import pytest
 
+from scheduler.length.survival import ROUNDING, survival
 from scheduler.request import COVERAGE, Request, State
 from scheduler.wait_estimate.calibration import (
     ALONE,
@@ -104,6 +106,18 @@ def test_what_was_cut_counts_as_those_that_went_on() -> None:
     scores = [(one, False) for one in (1, 2, 3, 4)] + [(5, True)] * 10 + [(one, False) for one in (6, 7, 8, 9, 10)]
     assert find_quantiles(scores, (0.05, 0.2, 0.33, 0.6)) == [1, 4, 6, 8]
     assert find_quantiles([(1, False), (2, True)], (0.5, 0.9)) == [2, 2], "no better is known"
+
+
+def test_steps_between_cuts_find_what_all_shares_in_a_row_do() -> None:
+    draws = random.Random(0)
+    for count in range(1, 60):
+        scores = sorted((float(draws.randrange(20)), draws.random() < count / 60) for _ in range(count))
+        ties = draws.random(), 0.05, 0.5, 1 / (count + 1), count / (count + 1)
+        shares = sorted(draws.sample(ties, 3))
+        values, cut = np.array(scores).T
+        ascending, left = survival(values, cut > 0, unseen=1)
+        places = np.searchsorted(-left, np.array(shares) - 1 - ROUNDING)
+        assert find_quantiles(scores, shares) == ascending[np.minimum(places, count - 1)].tolist()
 
 
 def test_clients_that_leave_before_their_answers_end_bring_no_promise_nearer() -> None:

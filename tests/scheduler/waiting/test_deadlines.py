@@ -45,7 +45,8 @@ def test_a_deadline_is_held_against_the_end_that_is_told() -> None:
     """Answers had come later than expected: what is told knew it, and deadlines were taken that it said would pass."""
     stage = OneSlot()
     stage.busy()
-    stage.dispatcher.waits._calibration._scores[None].extend([(1.0, False)] * FEWEST)
+    for _ in range(FEWEST):
+        stage.dispatcher.waits._calibration._scores[None].add((1.0, False))
     told = stage.dispatcher.estimate_all([((1,) * 4, SamplingParams(100), {"predicted_length": 5.0})])[0].expected
     assert told is not None and told.median > told.point + 1.0
     with pytest.raises(TooLate):
