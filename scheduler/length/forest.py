@@ -79,9 +79,11 @@ class Forest:
         )  # (2 nodes,): left, right
         drawn = np.array(regressor.estimators_samples_)  # (trees, n)
         leaves = np.take_along_axis(self._leaves(examples.features).T, drawn, axis=1).ravel()
-        order = np.argsort(leaves, kind="stable")
-        self._answers = examples.lengths[drawn.ravel()[order]]  # by leaf
-        self._starts = np.searchsorted(leaves[order], np.arange(len(self._feature) + 1))
+        self._lengths, which = np.unique(examples.lengths, return_inverse=True)
+        pairs, counts = np.unique(np.stack((leaves, which[drawn.ravel()])), axis=1, return_counts=True)
+        self._starts = np.searchsorted(pairs[0], np.arange(len(self._feature) + 1))
+        self._which = pairs[1]  # lengths of each leaf
+        self._shares = counts / np.bincount(leaves)[pairs[0]]
 
     def __getstate__(self) -> dict[str, object]:
         """Without the examples, for another process."""
@@ -103,14 +105,17 @@ class Forest:
         first = np.repeat(np.arange(len(features)) * self.features, len(self._roots))
         nodes = np.tile(self._roots, len(features))
         for _ in range(self._depth):
-            right = values[first + self._feature[nodes]] > self._threshold[nodes]
-            nodes = self._children[2 * nodes + right]
+            right = values.take(first + self._feature.take(nodes)) > self._threshold.take(nodes)
+            nodes = self._children.take(2 * nodes + right)  # half of indexing's time
         return nodes.reshape(len(features), -1)
 
     def _distribution(self, leaves: NDArray[np.intp]) -> LengthDistribution:
-        sizes = self._starts[leaves + 1] - self._starts[leaves]
-        places = np.arange(sizes.sum()) + np.repeat(self._starts[leaves] - np.cumsum(sizes) + sizes, sizes)
-        return LengthDistribution.of(self._answers[places], np.repeat(1 / sizes, sizes).astype(np.float32))
+        starts = self._starts[leaves]
+        sizes = self._starts[leaves + 1] - starts
+        places = np.arange(sizes.sum()) + np.repeat(starts - np.cumsum(sizes) + sizes, sizes)
+        weights = np.bincount(self._which[places], self._shares[places]) / len(leaves)
+        (known,) = weights.nonzero()
+        return LengthDistribution(self._lengths[known], weights[known].astype(np.float32))
 
 
 def _children(tree: Tree, root: int) -> NDArray[np.intp]:

@@ -85,7 +85,8 @@ class LengthDistribution:
     def mapped(self, ranks: Sequence[float], onto: Sequence[float]) -> LengthDistribution:
         """With ranks mapped, piecewise linear, both ascending."""
         reached = np.cumsum(self.weights, dtype=np.float64)
-        weights = np.diff(np.interp(reached / reached[-1], (0, *ranks, 1), (0, *onto, 1)), prepend=0.0)
+        weights = np.interp(reached / reached[-1], (0, *ranks, 1), (0, *onto, 1))
+        weights[1:] -= weights[:-1].copy()
         return LengthDistribution(self.lengths, weights.astype(np.float32))
 
     def opened(self, longest: float, most: float) -> LengthDistribution:
