@@ -47,6 +47,13 @@ OPAQUE = frozenset({"metadata", "parameters", "schema", "input_schema", "input_e
 _UNSPACED = "\u2e80-\u9fff\uac00-\ud7af\uf900-\ufaff"  # CJK characters, words of their own
 
 _WORD = re.compile(rf"[{_UNSPACED}]|[^\W{_UNSPACED}]+")
+_ASCII = "".join(one.lower() if one.isalnum() or one == "_" else " " for one in map(chr, range(128)))
+
+
+class _Hashes(dict[str, int]):
+    def __missing__(self, word: str) -> int:
+        self[word] = found = crc32(word.encode()) % TABLE
+        return found
 
 
 class CallMeta(SignFields, frozen=True):
@@ -120,11 +127,11 @@ class CallMeta(SignFields, frozen=True):
 
     def words(self, fields: Mapping[str, Any] | None = None) -> tuple[int, ...]:
         """Hashes below TABLE, in order; `fields` of the body if decoded."""
-        found: list[int] = []
+        found, hashes = list[int](), _Hashes()
         raws = ((name, raw) for name in TEXTS if memoryview(raw := getattr(self, name)))
         parts = (_texts(msgspec.json.decode(raw) if fields is None else fields[name]) for name, raw in raws)
         for text in islice(chain.from_iterable(parts), MOST_TEXTS):
-            found += [crc32(word.encode()) % TABLE for word in _WORD.findall(text[:LONGEST].lower())]
+            found += map(hashes.__getitem__, chain.from_iterable(map(_split, text[:LONGEST].split("\n"))))
             if len(found) >= MOST_WORDS:
                 break
         return tuple(found[:MOST_WORDS])
@@ -178,6 +185,11 @@ def find_kept(fields: Mapping[str, Any]) -> str:
 
 def _is_count(value: Any) -> bool:
     return type(value) is int and value >= 0
+
+
+def _split(line: str) -> list[str]:
+    """Words in lower case."""
+    return line.translate(_ASCII).split() if line.isascii() else _WORD.findall(line.lower())
 
 
 def _texts(value: Any) -> Iterator[str]:

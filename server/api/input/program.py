@@ -63,7 +63,7 @@ def read_signs(body: bytes, headers: Mapping[str, str], fields: SignFields | Non
     digest, kind, chain = blake2b(digest_size=16), "", list[bytes]()
     for message in (*told, *messages):
         text = _CACHED.sub(b"", message) if b'"cache_control"' in message else message
-        digest.update(_ONE_TEXT.sub(rb"\1", text))
+        digest.update(_ONE_TEXT.sub(rb"\1", text) if b'"type"' in text else text)
         chain.append(digest.digest())
         kind = kind or digest.hexdigest()
     names = [f"header {headers[name][:LONGEST]}" for name in HEADERS if headers.get(name)]
