@@ -1,13 +1,14 @@
 """The end of an answer, read only where an API puts it: answers may repeat clients' text."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Annotated, Any, TypeVar
 
 import msgspec
 from msgspec import Raw
+from msgspec.json import Decoder
 
 LINES = 16  # last lines searched
 LIMITED = frozenset({"length", "model_length", "max_tokens", "max_output_tokens", "model_context_window_exceeded"})
@@ -16,8 +17,8 @@ SURROGATE = re.compile(rb"(?<!\\)\\u[dD][89a-fA-F][0-9a-fA-F]{2}")
 COUNTS = ("completion_tokens", "output_tokens")  # completions have the first, responses and messages the second
 
 T = TypeVar("T")
-Tokens = Annotated[int, msgspec.Meta(ge=0)]
 Fields = dict[str, Raw]
+NULL = Raw(b"null")
 
 
 class Choice(msgspec.Struct, frozen=True):
@@ -26,6 +27,12 @@ class Choice(msgspec.Struct, frozen=True):
 
 class Item(msgspec.Struct, frozen=True):
     id: str = ""
+
+
+ANY: Decoder[Any] = Decoder(Any)
+TEXT: Decoder[Any] = Decoder(str)
+TOKENS = Decoder(Annotated[int, msgspec.Meta(ge=0)])
+FIELDS, CHOICES, ITEMS = Decoder(Fields), Decoder(list[Choice]), Decoder(list[Item])
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,50 +46,50 @@ class AnswerEnd:
 def read_end(tail: bytes, *, streams: bool) -> AnswerEnd:
     events = [*_events(tail, streams=streams)]
     reasons = {word for event in events for word in _reasons(event) if isinstance(word, str) and word}
-    failed = any(_read(event, "error", Any) for event in events)
+    failed = any(_read(event, "error", ANY) for event in events)
     return AnswerEnd(
         next((count for event in events for count in _counts(event) if count is not None), None),
         frozenset(reasons | {"error"} if failed else reasons),
-        bool(reasons) or any(_read(event, "type", str) in LAST for event in events),
+        bool(reasons) or any(_read(event, "type", TEXT) in LAST for event in events),
         next((ids for event in events if (ids := _ids(event))[0]), ()),
     )
 
 
 def _events(tail: bytes, *, streams: bool) -> Iterator[Fields]:
     """Latest first, each with the response in it; no malformed field hides another."""
-    lines = (one[5:] for one in reversed(tail.rsplit(b"\n", LINES)) if one.startswith(b"data:"))
+    lines = (one[5:] for one in reversed(tail.rsplit(b"\n", LINES)[-LINES:]) if one.startswith(b"data:"))
     for line in lines if streams else (tail,):
-        event = _decode(line, Fields)
+        event = _decode(line, FIELDS)
         if event is None and SURROGATE.search(line):  # half a pair, in no number or id
-            event = _decode(SURROGATE.sub(b"?", line), Fields)
+            event = _decode(SURROGATE.sub(b"?", line), FIELDS)
         if event is not None:
             yield event
-            if (response := _read(event, "response", Fields)) is not None:
+            if (response := _read(event, "response", FIELDS)) is not None:
                 yield response
 
 
 def _counts(event: Fields) -> Iterator[int | None]:
-    usage = _read(event, "usage", Fields) or {}
-    return (_read(usage, name, Tokens) for name in COUNTS)
+    usage = _read(event, "usage", FIELDS) or {}
+    return (_read(usage, name, TOKENS) for name in COUNTS)
 
 
 def _reasons(event: Fields) -> Iterator[Any]:
-    yield from (one.finish_reason for one in _read(event, "choices", list[Choice]) or ())
-    yield _read(event, "stop_reason", Any)
+    yield from (one.finish_reason for one in _read(event, "choices", CHOICES) or ())
+    yield _read(event, "stop_reason", ANY)
     for name, inner in (("delta", "stop_reason"), ("incomplete_details", "reason")):
-        yield _read(_read(event, name, Fields) or {}, inner, Any)
+        yield _read(_read(event, name, FIELDS) or {}, inner, ANY)
 
 
 def _ids(event: Fields) -> tuple[str, ...]:
-    items = _read(event, "output", list[Item]) or ()
-    return (_read(event, "id", str) or "", *(item.id for item in items))
+    items = _read(event, "output", ITEMS) or ()
+    return (_read(event, "id", TEXT) or "", *(item.id for item in items))
 
 
-def _read(fields: Mapping[str, Raw], name: str, kind: type[T]) -> T | None:
-    return _decode(fields[name], kind) if name in fields else None
+def _read(fields: Fields, name: str, decoder: Decoder[T]) -> T | None:
+    return _decode(fields[name], decoder) if fields.get(name, NULL) != NULL else None
 
 
-def _decode(raw: bytes | Raw, kind: type[T]) -> T | None:
+def _decode(raw: bytes | Raw, decoder: Decoder[T]) -> T | None:
     with suppress(msgspec.MsgspecError, UnicodeError, RecursionError):
-        return msgspec.json.decode(raw, type=kind)
+        return decoder.decode(raw)
     return None
