@@ -61,9 +61,10 @@ class _FairClient:
         self.charged[request] = service
 
     def settle(self) -> None:
-        for request in self.charged:
+        for request, charged in self.charged.items():
             waits = request.state is State.WAITING
-            self.charge(request, service_had(request) if waits else _expected_service(request))
+            if (service := service_had(request) if waits else _expected_service(request)) != charged:
+                self.charge(request, service)
 
 
 @dataclass(eq=False)

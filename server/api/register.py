@@ -20,7 +20,7 @@ from models.recent import Recent
 from scheduler.dispatcher import Dispatcher
 from scheduler.programs.program import Program
 from scheduler.request import Request
-from server.access import client_of, holder_of
+from server.access import HOLDER, client_of, holder_of
 from server.api.errors import ApiError, invalid
 from server.api.output.reply import Metrics, expectation_of, json_response
 from server.api.output.sse import HEADER as PROGRESS
@@ -81,7 +81,7 @@ class Record:
                 asks.add(name)
         return cls(
             f"{prefix}{secrets.token_hex(16)}",
-            holder_of(request),
+            request.get(HOLDER),
             request_id(request),
             request.path,
             model,

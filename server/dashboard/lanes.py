@@ -83,8 +83,8 @@ class RowTimeline:
             self._drop_ended(now)
 
     def prune(self, held: Collection[RowId], now: float) -> None:
-        for row_id, row in list(self._occupants.items()):
-            if row.stage not in ENDED and row_id not in held:
+        for row_id in sorted(self._occupants.keys() - held):
+            if self._occupants[row_id].stage not in ENDED:
                 self._leave(row_id, now)
 
     def clear(self, now: float) -> None:

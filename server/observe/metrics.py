@@ -7,7 +7,7 @@ from dataclasses import replace
 from itertools import product
 
 from aiohttp import web
-from prometheus_client import Counter, Histogram
+from prometheus_client import Counter
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
 from engine.messages import Cause, ExecutorDied, FinishReason, Report, RowId, StepReport, StepStats
@@ -40,8 +40,9 @@ class MetricsCollector:
         for name, values in families.LABELS.items():
             for combination in product(*values.values()):
                 self._counters[name].labels(*combination)
+        self._labelled: dict[tuple[str, ...], Counter] = {}
         self._histograms = {
-            name: Histogram(name, text, buckets=families.BOUNDS[bounds], registry=self.registry)
+            name: families.WeightedHistogram(name, text, families.BOUNDS[bounds], self.registry)
             for bounds, texts in families.HISTOGRAMS.items()
             for name, text in texts.items()
         }
@@ -68,7 +69,7 @@ class MetricsCollector:
                 self._add("lengthwise:executor_deaths")
 
     def on_first_token(self, request: Request, now: float) -> None:
-        self._observe("vllm:time_to_first_token_seconds", now - request.times.came)
+        self._histograms["vllm:time_to_first_token_seconds"].observe(now - request.times.came)
 
     def on_end(self, request: Request, reason: FinishReason | None, now: float) -> None:
         """No reason: the client left."""
@@ -82,13 +83,13 @@ class MetricsCollector:
             self._add("lengthwise:request_failure", kind=request.failure or reason or "cancelled")
             return
         self._add("vllm:request_success", finished_reason=reason)
-        self._observe("vllm:request_generation_tokens", request.generated)
-        self._observe("vllm:request_prompt_tokens", request.input_length)
-        self._observe("vllm:request_params_max_tokens", request.sampling.max_tokens)
-        self._observe("lengthwise:request_runs", request.runs)
+        self._histograms["vllm:request_generation_tokens"].observe(request.generated)
+        self._histograms["vllm:request_prompt_tokens"].observe(request.input_length)
+        self._histograms["vllm:request_params_max_tokens"].observe(request.sampling.max_tokens)
+        self._histograms["lengthwise:request_runs"].observe(request.runs)
         self._time(request, now)
         if request.predicted_length is not None:
-            self._observe("lengthwise:request_predicted_tokens", request.predicted_length)
+            self._histograms["lengthwise:request_predicted_tokens"].observe(request.predicted_length)
             if can_be_judged(request, reason):
                 self._judge(request.predicted_length, request)
         if request.expected is not None and request.expected.known and request.promised is None:
@@ -98,8 +99,8 @@ class MetricsCollector:
         """Times count for batches that ran as planned."""
         if assignment.intact and assignment.plan.estimate and assignment.began is not None:
             seconds = now - assignment.began
-            self._observe("lengthwise:serving_time_seconds", seconds)
-            self._observe("lengthwise:serving_time_error_seconds", abs(assignment.plan.estimate - seconds))
+            self._histograms["lengthwise:serving_time_seconds"].observe(seconds)
+            self._histograms["lengthwise:serving_time_error_seconds"].observe(abs(assignment.plan.estimate - seconds))
 
     def count_response(self, method: str, route: str, status: str, refusal: str | None) -> None:
         """`refusal`: why a retryable call was refused."""
@@ -115,10 +116,10 @@ class MetricsCollector:
                 self._add(name, amount, **labels)
         if report.seconds:
             self._add("lengthwise:executor_busy_seconds", report.seconds, executor=str(report.executor))
-            self._observe("lengthwise:step_seconds", report.seconds)
-            self._observe("vllm:iteration_tokens_total", tally.prompt + tally.generated)
+            self._histograms["lengthwise:step_seconds"].observe(report.seconds)
+            self._histograms["vllm:iteration_tokens_total"].observe(tally.prompt + tally.generated)
         if report.seconds and not tally.prompt and tally.generated:
-            self._observe("lengthwise:batch_rows", tally.generated + tally.invalid)
+            self._histograms["lengthwise:batch_rows"].observe(tally.generated + tally.invalid)
         if report.swapped_out:
             self._add("vllm:num_preemptions", len(report.swapped_out))
         for back in report.handed_back:
@@ -144,26 +145,26 @@ class MetricsCollector:
         for name, (start, end) in families.SPANS.items():
             begin, over = getattr(times, start), getattr(times, end)
             if begin is not None and over is not None:
-                self._observe(name, over - begin)
+                self._histograms[name].observe(over - begin)
         if times.first_token is not None and request.generated > 1:
             seconds = (now - times.first_token) / (request.generated - 1)
-            self._observe("vllm:request_time_per_output_token_seconds", seconds)
+            self._histograms["vllm:request_time_per_output_token_seconds"].observe(seconds)
 
     def _judge(self, predicted: float, request: Request) -> None:
         true, inside = request.generated, is_inside(request)
-        self._observe("lengthwise:predicted_length_error_tokens", abs(predicted - true))
+        self._histograms["lengthwise:predicted_length_error_tokens"].observe(abs(predicted - true))
         self._add("lengthwise:overpredicted_tokens", max(0.0, predicted - true))
         self._add("lengthwise:underpredicted_tokens", max(0.0, true - predicted))
         if true:
-            self._observe("lengthwise:predicted_length_relative_error", abs(predicted - true) / true)
+            self._histograms["lengthwise:predicted_length_relative_error"].observe(abs(predicted - true) / true)
         self._add("lengthwise:predicted_within_twice", within_twice(predicted, true))
         if inside is not None:
             self._add("lengthwise:predicted_intervals", inside=str(inside).lower())
 
     def _judge_end(self, expected: Expected, now: float) -> None:
         seconds = max(now - expected.at, LEAST_SECONDS)
-        self._observe("lengthwise:eta_relative_error", abs(expected.median - seconds) / seconds)
-        self._observe("lengthwise:promised_latency_ratio", expected.high / seconds)
+        self._histograms["lengthwise:eta_relative_error"].observe(abs(expected.median - seconds) / seconds)
+        self._histograms["lengthwise:promised_latency_ratio"].observe(expected.high / seconds)
         place = "below" if seconds < expected.low else "above" if seconds > expected.high else "inside"
         self._add("lengthwise:eta_answers", interval=place)
 
@@ -174,11 +175,10 @@ class MetricsCollector:
         return (client or "all") if client in self._clients else "other"
 
     def _add(self, name: str, amount: float = 1.0, **labels: str) -> None:
-        counter = self._counters[name]
-        (counter.labels(**labels) if labels else counter).inc(amount)
-
-    def _observe(self, name: str, value: float) -> None:
-        self._histograms[name].observe(value)
+        key = (name, *labels.values())
+        if key not in self._labelled:
+            self._labelled[key] = self._counters[name].labels(**labels) if labels else self._counters[name]
+        self._labelled[key].inc(amount)
 
 
 METRICS = web.AppKey("metrics", MetricsCollector)
