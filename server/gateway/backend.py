@@ -104,21 +104,25 @@ class Backend:
         """Nothing: posts take effect at once."""
         return ()
 
-    def begin(self, row: RowId, count: Callable[[], int]) -> None:
-        """First bytes; `count` returns tokens since its last call."""
+    def begin(self, row: RowId, count: Callable[[], int], *, whole: bool = False) -> None:
+        """First bytes; `count` returns tokens since its last call. Of a `whole` answer, `end` reports both."""
         self.slots.begin(row)
         self._asked.pop(row, None)
+        if whole:
+            return
         self._coming[row] = count
         self._report(RowUpdate(row, unnamed=count()), begun=(row,))
         if self._due is None:
             self._due = asyncio.get_running_loop().call_later(PERIOD, self._flush)
 
-    def end(self, row: RowId, tokens: int, error: str | None = None, *, limited: bool = False) -> None:
-        """With the tokens not yet counted; `limited` by `max_tokens`."""
+    def end(
+        self, row: RowId, tokens: int, error: str | None = None, *, limited: bool = False, begun: bool = False
+    ) -> None:
+        """With the tokens not yet counted; `limited` by `max_tokens`; `begun` by this report."""
         ended = FinishReason.LENGTH if limited else FinishReason.STOP
         reason = ended if error is None else FinishReason.ERROR
         self._leave(row)
-        self._report(RowUpdate(row, unnamed=tokens, finish_reason=reason, error=error))
+        self._report(RowUpdate(row, unnamed=tokens, finish_reason=reason, error=error), begun=(row,) * begun)
 
     def hear(self, waiting: int, running: int) -> None:
         """Metrics of its queue."""

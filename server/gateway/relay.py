@@ -3,6 +3,7 @@ directly: waking a task for each token would double the cost.
 """
 
 import asyncio
+import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
@@ -54,7 +55,7 @@ async def relay(
             raise NotWhole
         passage.as_stream = None  # other errors are the call's own
     limit.reschedule(None)
-    way = _Relay(passage.asked, answer, backend, passage, streams, passage.asked.protocol)
+    way = _Relay(passage.asked, answer, backend, passage, streams, passage.asked.protocol, answer.content.at_eof())
     way.take(piece)
     if passage.early is not None and (answer.status != 200 or not streams):
         response = await way.report()
@@ -66,8 +67,12 @@ async def relay(
     return response
 
 
+class _Response(web.StreamResponse):
+    _send_headers_immediately = False  # but with the first piece
+
+
 class _Shortcut(aiohttp.StreamReader):
-    """Forwards what comes without waking the relay's task."""
+    """Forwards what comes in one read at once, without waking the relay's task."""
 
     __slots__ = ()
 
@@ -75,7 +80,9 @@ class _Shortcut(aiohttp.StreamReader):
         relay: _Relay = vars(self._protocol)["relay"]
         if self._waiter is None or relay.client.writing_paused:
             return super().feed_data(data, size)
-        relay.take(data)
+        if not relay.held:
+            asyncio.get_running_loop().call_soon(relay.flush)
+        relay.held.append(data)
         return False
 
 
@@ -87,6 +94,7 @@ class _Relay:
     passage: ProxiedCall
     streams: bool  # sent as a stream
     client: web.RequestHandler
+    whole: bool  # came in one piece
     size: int = 0
     begun: bool = False  # first content has come
     line: bytes = b""  # events without content so far
@@ -95,23 +103,29 @@ class _Relay:
     tail: deque[bytes] = field(default_factory=lambda: deque(maxlen=PIECES))
     put: Callable[[bytes], object] = bytes  # forwards pieces after the first
     chunked: bool = False  # HTTP chunks
+    held: list[bytes] = field(default_factory=list)  # of the read under way
+    heard: float = field(default_factory=time.monotonic)
+    due: asyncio.TimerHandle | None = None
 
     async def pass_on(self, piece: bytes) -> web.StreamResponse:
         """Headers with the first piece, unless sent."""
         if self.passage.early is not None:
             response = self.passage.early.hand_over()
         else:
-            response = web.StreamResponse(status=self.answer.status, headers=replied_headers(self.answer.headers))
+            response = _Response(status=self.answer.status, headers=replied_headers(self.answer.headers))
         if not self.streams:
             response.content_length = self.answer.content_length
         try:
             await response.prepare(self.request)
-            await response.write(piece)
-            self.chunked, transport = response.headers.get("Transfer-Encoding") == "chunked", self.request.transport
-            if transport is None:
-                raise ConnectionResetError("the client is gone")
-            self.put = transport.write
-            await self._read_on()
+            if not self.whole:
+                await response.write(piece)
+                self.chunked, transport = response.headers.get("Transfer-Encoding") == "chunked", self.request.transport
+                if transport is None:
+                    raise ConnectionResetError("the client is gone")
+                self.put = transport.write
+                piece = await self._read_on()
+            with suppress(ConnectionError):  # the answer is whole
+                await response.write_eof(piece)
             self._end(None if self.answer.status == 200 else f"status {self.answer.status}")
         except aiohttp.ClientError as error:
             over, gone = self.passage.over, has_left(self.request)
@@ -144,7 +158,7 @@ class _Relay:
         merged = StreamAggregator()
         self.put = merged.add
         merged.add(piece)
-        await self._read_on()
+        merged.add(await self._read_on())
         if (whole := merged.whole()) is None:
             self.backend.merges &= merged.failed or merged.doubtful
             self.backend.merges_tools &= not merged.doubtful
@@ -156,13 +170,26 @@ class _Relay:
         return response
 
     def take(self, piece: bytes) -> None:
+        self._note(piece)
+        self.put(b"%x\r\n%b\r\n" % (len(piece), piece) if self.chunked else piece)
+
+    def flush(self) -> None:
+        if not self.answer.content.at_eof():
+            self.take(self._let_go())
+
+    def _let_go(self) -> bytes:
+        piece = b"".join(self.held)
+        self.held.clear()
+        return piece
+
+    def _note(self, piece: bytes) -> None:
+        self.heard = time.monotonic()
         self.tail.append(piece)
         self.size += len(piece)
         if self.begun:
             self.events += piece.count(EVENT)
         elif self.answer.status == 200:
             self._look(piece)
-        self.put(b"%x\r\n%b\r\n" % (len(piece), piece) if self.chunked else piece)
 
     def _look(self, piece: bytes) -> None:
         lines = (self.line + piece).split(b"\n")
@@ -171,21 +198,34 @@ class _Relay:
         if first is not None or not self.streams or len(self.line) > LONGEST:
             self.begun, self.line = True, b""
             self.events = b"\n".join(lines[first or 0 :]).count(EVENT)
-            self.backend.begin(self.passage.request.row_id, self.count)
+            self.backend.begin(self.passage.request.row_id, self.count, whole=self.whole)
 
-    async def _read_on(self) -> None:
-        """With backpressure."""
-        content = self.answer.content
-        if self.answer.connection is not None:  # otherwise complete
-            protocol = self.answer.connection.protocol
-            assert protocol is not None
-            vars(protocol)["relay"] = self
-            protocol.read_timeout = self.request.app[BACKENDS].idle_timeout
-            protocol.start_timeout()
+    async def _read_on(self) -> bytes:
+        """With backpressure; returns the last bytes, to be put with the end."""
+        content, connection = self.answer.content, self.answer.connection
+        if connection is not None:  # otherwise complete
+            vars(connection.protocol)["relay"] = self
             content.__class__ = _Shortcut
-        while piece := await content.readany():
-            self.take(piece)
-            await self.request.writer.drain()
+            if idle := self.request.app[BACKENDS].idle_timeout:
+                self._watch(idle)
+        try:
+            while piece := await content.readany():
+                self.take(piece)
+                await self.request.writer.drain()
+                self.heard = time.monotonic()
+        finally:
+            if self.due is not None:
+                self.due.cancel()
+        self._note(piece := self._let_go())
+        return piece
+
+    def _watch(self, idle: float) -> None:
+        """One timer: to set one for each piece took a tenth of a stream's CPU time."""
+        left = self.heard + idle - time.monotonic()
+        if left <= 0 and not self.client.writing_paused:
+            self.answer.content.set_exception(aiohttp.SocketTimeoutError("the backend is silent"))
+        else:
+            self.due = asyncio.get_running_loop().call_later(left if left > 0 else idle, self._watch, idle)
 
     def count(self) -> int:
         """Since the last call; possibly empty last events count at the end only."""
@@ -209,5 +249,6 @@ class _Relay:
         if 400 <= self.answer.status < 500:
             request.expected = None  # a call that is refused breaks no promise
         error = error or ("the backend tells of an error" if end.reasons & {"error", "abort"} else None)
+        begun = self.begun and self.whole
         limited = bool(end.reasons & LIMITED) if end.reasons else made >= request.sampling.max_tokens
-        self.backend.end(request.row_id, max(0, made - self.told), error, limited=limited)
+        self.backend.end(request.row_id, max(0, made - self.told), error, limited=limited, begun=begun)

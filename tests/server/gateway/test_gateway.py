@@ -10,6 +10,7 @@ from typing import Any
 
 import orjson
 import pytest
+from aiohttp import web
 
 from engine.messages import ExecutorHealth
 from models.errors import UserError
@@ -161,6 +162,28 @@ async def test_a_client_that_reads_nothing_holds_its_backend_back() -> None:
         assert before < 300  # what sockets hold
         rest = b"".join(event(index) + backend.padding for index in range(1, 400))
         assert await answer.read() == event(0) + rest + b"data: [DONE]\n\n"
+
+
+class Bursting(Backend):
+    async def _generate(self, request: web.Request, asked: dict[str, Any]) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        await response.prepare(request)
+        await response.write(event(0))
+        await self.go_on.wait()
+        assert request.transport is not None
+        request.transport.write(b"".join(b"%x\r\n%b\r\n" % (len(event(place)), event(place)) for place in (1, 2, 3)))
+        return response
+
+
+async def test_events_that_come_together_are_sent_on_together() -> None:
+    """Each took a write of its own, as did headers and an answer's end."""
+    backend = Bursting()
+    async with gateway(backend) as gate:
+        async with gate.client.post("/v1/chat/completions", json=chat(max_tokens=4)) as answer:
+            pieces = [(await answer.content.readchunk())[0]]
+            backend.go_on.set()
+            pieces += [piece async for piece, _ in answer.content.iter_chunks() if piece]
+        assert pieces == [event(0), event(1) + event(2) + event(3)]
 
 
 async def ask_each(gate: Gateway, backends: Sequence[Backend], field: str, values: Sequence[object]) -> None:
