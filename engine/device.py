@@ -145,6 +145,10 @@ class Device(Protocol[RowT]):
     def max_prefill_tokens(self) -> int:
         """Cells of a chunk."""
 
+    @property
+    def skips_padding(self) -> bool:
+        """In prefill."""
+
     def new_row(self, spec: RowSpec) -> RowT: ...
     def kept_prefix(self, row: RowT) -> int:
         """Tokens."""

@@ -118,8 +118,19 @@ class Lifecycle(Generic[RowT]):
         except Exception as error:
             self.failures[action] += 1
             self._failed = Shape.from_rows(action, rows)
-            self.table.fail(rows, error)
+            if action is Action.PREFILL and len({row.group for row in rows}) > 1:
+                self._part(rows)
+            else:
+                self.table.fail(rows, error)
         return None
+
+    def _part(self, rows: list[RowT]) -> None:
+        """Lest prompts fail by others that they were read with."""
+        for group in {row.group: None for row in rows}:
+            own = [row for row in rows if row.group is group]
+            for row in own:
+                row.setbacks += 1
+            self.table.queue_unread(own)
 
     def _set_back(self, action: Action, rows: list[RowT], error: OutOfMemoryError) -> None:
         """Retry prompts that ran out of memory, groups in halves, at most MOST_SETBACKS times; shrink the KV budget
@@ -164,8 +175,7 @@ class Lifecycle(Generic[RowT]):
     def _launch_chunk(self) -> bool:
         rows = list(self.device.prefilling)
         if not rows:
-            rows = self._next_to_read() or []
-            self.table.unread.remove(rows)
+            rows = self.table.take_unread(self._next_to_read() or [])
             self._begun += tuple(row.row_id for row in rows)
         self._launched = self._attempt(Action.PREFILL, rows, partial(self.device.launch_chunk, rows))
         self._reading = self._launched is not None

@@ -50,6 +50,10 @@ class TorchDevice:
     def prefilling(self) -> Sequence[Row]:
         return () if self.prefill is None else self.prefill.rows
 
+    @property
+    def skips_padding(self) -> bool:
+        return self.model.reads_exactly
+
     def new_row(self, spec: RowSpec) -> Row:
         grammar = spec.sampling.grammar
         matcher = None if grammar is None else Matcher(self._grammars, grammar)

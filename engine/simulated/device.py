@@ -28,6 +28,10 @@ class SimulatedDevice:
     def __post_init__(self) -> None:
         self._prefixes = PrefixCache[SimulatedKv](0, chunk=1) if self.prefixes is None else self.prefixes
 
+    @property
+    def skips_padding(self) -> bool:
+        return False
+
     def new_row(self, spec: RowSpec) -> SimulatedRow:
         return SimulatedRow(spec)
 

@@ -32,6 +32,12 @@ def alone(net: Net) -> dict[RowId, list[int]]:
     return found
 
 
+@pytest.fixture(params=[False, True], ids=["by group", "together"])
+def reads(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether prompts that were admitted apart are read in one pass."""
+    monkeypatch.setattr(device_module.TorchDevice, "skips_padding", request.param)
+
+
 def errors_of(updates: list[RowUpdate]) -> list[RowId]:
     failed = [update for update in updates if update.finish_reason is FinishReason.ERROR]
     assert all(update.error and not update.token_ids for update in failed)
@@ -91,6 +97,25 @@ def test_a_row_that_computes_nan_fails_alone_and_leaves_no_trace(
     assert_serves(lifecycle, alone)
 
 
+def test_prompts_that_come_one_by_one_are_read_together(
+    net: Net, alone: dict[RowId, list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of 64 clients, 11 waited for their prompts, read one by one: a pass of 64 tokens takes a fifth of one of 512."""
+    monkeypatch.setattr(device_module.TorchDevice, "skips_padding", True)
+    passes = list[list[RowId]]()
+
+    def note(store: KvStore, logits: Tensor) -> Tensor:
+        passes.extend([[row.row_id for row in store.rows]] if isinstance(store, Prefill) else [])
+        return logits
+
+    lifecycle = lifecycle_of(faulty(net.model, note), net.text, chunk=32)
+    for one in SPECS:
+        lifecycle.table.admit([one])
+    assert_untouched(finish(lifecycle), alone, 0, 1, 2, 3)
+    assert passes == [[0, 2, 1], [3]]  # three of up to nine tokens in a chunk
+
+
+@pytest.mark.usefixtures("reads")
 def test_a_fault_in_prefill_fails_its_own_group_alone(net: Net, alone: dict[RowId, list[int]]) -> None:
     def fault(store: KvStore, logits: Tensor) -> Tensor:
         if isinstance(store, Prefill) and any(row.row_id == 1 for row in store.rows):
@@ -106,6 +131,7 @@ def test_a_fault_in_prefill_fails_its_own_group_alone(net: Net, alone: dict[RowI
     assert_serves(lifecycle, alone)
 
 
+@pytest.mark.usefixtures("reads")
 def test_a_row_for_which_there_is_no_memory_fails_alone(
     net: Net, alone: dict[RowId, list[int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
