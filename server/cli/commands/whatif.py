@@ -24,7 +24,7 @@ class Trying:
     """Replay: which requests, and under which strategies."""
 
     of: str | None = option(None)
-    """model whose requests are replayed, as the journal names it (default: the latest)"""
+    """model whose requests are replayed, as the journal names it (default: the latest, if alone)"""
     last: Count = option(2000)
     """requests at most, the newest"""
     strategies: tuple[str, ...] | None = option(None, commas=True, metavar="A,B,...")
