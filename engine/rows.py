@@ -113,19 +113,23 @@ class RowTable(Generic[RowT]):
     def take_unread(self, rows: list[RowT]) -> list[RowT]:
         """With others behind, where one pass reads all sooner."""
         self.unread.remove(rows)
-        for more in [*self.unread] if self._device.skips_padding else ():
-            cells = (len(rows) + len(more)) * max(row.length for row in (*rows, *more))
-            if cells > self._device.max_prefill_tokens or not self._are_alike(rows[0], more[0]):
+        if not (self._device.skips_padding and self._may_join_others(rows[0])):
+            return rows
+        terms, prefix = rows[0].group.terms, self._copied_prefix(rows[0])
+        longest = max(row.length for row in rows)
+        for more in [*self.unread]:
+            longest = max(longest, *(row.length for row in more))
+            fits = (len(rows) + len(more)) * longest <= self._device.max_prefill_tokens
+            alike = more[0].group.terms == terms and self._may_join_others(more[0])
+            if not (fits and alike and self._copied_prefix(more[0]) == prefix):
                 break
             self.unread.remove(more)
             rows = rows + more
         return rows
 
-    def _are_alike(self, one: RowT, other: RowT) -> bool:
-        terms, same = one.group.terms, one.group.terms == other.group.terms
-        blocks = terms.closed or terms.entry is Entry.EMBED_BLOCKING
-        failed = one.setbacks or other.setbacks
-        return same and not blocks and not failed and self._copied_prefix(one) == self._copied_prefix(other)
+    def _may_join_others(self, row: RowT) -> bool:
+        terms = row.group.terms
+        return not (row.setbacks or terms.closed or terms.entry is Entry.EMBED_BLOCKING)
 
     def stage(self, row: RowT) -> None:
         bisect.insort(self.staged, row, key=attrgetter("rank"))

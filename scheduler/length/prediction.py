@@ -24,6 +24,8 @@ TAILS = ((1 - COVERAGE) / 2, (1 + COVERAGE) / 2)  # quantiles at their ends
 
 RANKS = 20  # ranks that stand for a range
 
+PARETO = (*(RANKS / (place + 0.5) for place in range(RANKS - 1, 0, -1)), inf)  # quantiles, in least ones
+
 
 @dataclass(frozen=True, eq=False)
 class LengthDistribution:
@@ -94,9 +96,8 @@ class LengthDistribution:
         beyond = self.lengths > longest
         if not beyond.any():
             return self
-        times = np.array([*(RANKS / (place + 0.5) for place in range(RANKS - 1, 0, -1)), inf])
         first = self.lengths[beyond].astype(np.float64)
-        spread = np.maximum(first, np.minimum(np.outer(times, first), most)).astype(np.float32)
+        spread = np.maximum(first, np.minimum(np.outer(PARETO, first), most)).astype(np.float32)
         lengths = np.concatenate((self.lengths[~beyond], spread.ravel()))
         shares = np.broadcast_to(self.weights[beyond] / RANKS, spread.shape).astype(np.float32)
         weights = np.concatenate((self.weights[~beyond], shares.ravel()))

@@ -16,7 +16,7 @@ from scheduler.clock import Clock
 from scheduler.remaining_length import remaining_length
 from scheduler.request import COVERAGE, Request, State
 from scheduler.wait_estimate.by_arrival import LATEST, ArrivalComparison, EndedAnswer, compare
-from scheduler.wait_estimate.calibration import ALONE, LOW, NO_WAIT, UNKNOWN, Calibration, spread_of
+from scheduler.wait_estimate.calibration import ALONE, NO_WAIT, UNKNOWN, Calibration, spread_of
 from scheduler.wait_estimate.completion import LEAST_SECONDS, Expected
 from scheduler.wait_estimate.held_rows import HeldRows, generates
 from scheduler.wait_estimate.load_report import report_load
@@ -25,8 +25,6 @@ from scheduler.wait_estimate.places import FRESH, FRONT, Explanation, Places, fi
 from scheduler.wait_estimate.speed import Speed
 from scheduler.waiting.sorted_requests import QueueAhead
 from scheduler.worker import Worker
-
-SHARES = (LOW, 0.5, COVERAGE)  # quantiles of a length
 
 UNKNOWN_FACTOR = 3.0  # half width, as a factor, where only a number is known
 
@@ -282,20 +280,3 @@ class ExpectedWait:
 
     def _rows(self) -> int:
         return sum(worker.rows for worker in self._workers)
-
-
-def length_interval(request: Request) -> tuple[float, float, float] | None:
-    """Low end, median and high end; None without a distribution."""
-    known, least, most = request.distribution, request.sampling.least_tokens, request.sampling.max_tokens
-    if known is None:
-        return None
-    low, middle, high = (max(least, min(most, known.quantile(share))) for share in SHARES)
-    return low, middle, high
-
-
-def median_length(request: Request) -> float | None:
-    """In tokens, as everywhere shown; None where not predicted."""
-    known, limits = request.distribution, request.sampling
-    if known is None:
-        return request.predicted_length
-    return max(limits.least_tokens, min(limits.max_tokens, known.median))

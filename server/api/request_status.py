@@ -9,7 +9,7 @@ import msgspec
 
 from scheduler.dispatcher import Dispatcher
 from scheduler.request import Request, State
-from scheduler.wait_estimate.expected_wait import median_length
+from scheduler.wait_estimate.likely_length import median_length
 from scheduler.wait_estimate.places import Reason
 from server.api.output.reply import Expectation, Metrics, predicted_tokens
 
