@@ -11,7 +11,7 @@ from collections import defaultdict, deque
 from collections.abc import Iterator, Sequence
 from heapq import heappop, heappush
 from itertools import compress
-from math import ceil, hypot, log
+from math import ceil, hypot, log, log1p
 from operator import itemgetter
 from statistics import median
 
@@ -30,10 +30,10 @@ LEAST_SPREAD = 0.25
 
 WAIT_SPREAD = 0.5  # of a wait, as a log ratio
 
-UNKNOWN = (-0.5, 0.0, 1.5)  # scores before there are any: low end, median, promise
+UNKNOWN = (-0.5, 0.0, 2.0)  # scores before there are any: low end, median, promise
 
 
-NO_WAIT, ALONE = -1, -3  # for the queue's share; beside others, or first of all
+NO_WAIT, ALONE, NEXT = -1, -3, -4  # for the queue's share; beside others, first of all, or of those that wait
 
 LIMITED = 3  # length class of what `max_tokens` will end
 
@@ -64,14 +64,14 @@ class Calibration:
         score, broken = expected.score(end - expected.at), cut
         if self._keeps and expected.waits and assigned is not None and assigned >= expected.due:
             score, cut = max(score, expected.score(expected.high)), True
-        for pool in list_taught(expected.group):
+        for pool in {*list_pools(expected.group)}:
             self._scores[pool].add((score, cut))
         if expected.waits and assigned is not None:
             served = max(end - assigned, LEAST_SECONDS)
-            self._scores[NO_WAIT, expected.group[1]].add((log(served / expected.own) / expected.own_spread, broken))
+            self._scores[NEXT, expected.group[1]].add((log(served / expected.own) / expected.own_spread, broken))
 
     def find_group(self, length: float, ahead: float, *, limited: bool = False) -> Group | None:
-        """By the share of the queue's work that is `ahead`, else NO_WAIT or ALONE."""
+        """By the share of the queue's work that is `ahead`, else NO_WAIT, ALONE or NEXT."""
         if len(self._lengths.sorted) < FEWEST:
             return None
         usual = median(self._lengths.sorted)
@@ -83,7 +83,7 @@ class Calibration:
         while self._promises and self._promises[0][0] < now:
             late = heappop(self._promises)[2]
             if late.expected is not None:  # else a backend refused it
-                for each in list_taught(late.expected.group):
+                for each in {*list_pools(late.expected.group)}:
                     self._overdue[each].append(late)
         common, own = list_pools(group)
         chosen = own if len(self._scores[own].sorted) >= FEWEST else common
@@ -103,19 +103,18 @@ class Calibration:
 
 
 def list_pools(group: Group | None) -> tuple[Group | None, Group | None]:
-    """Of all, and its own; what limits end teaches nothing of what ends by itself."""
+    """Of all, and its own; what ends alone, or by limits, and what does not teach nothing of each other."""
+    if group is not None and group[0] == ALONE:
+        return group, group
     return (None if group is None or group[1] != LIMITED else ALL_LIMITED), group
 
 
-def list_taught(group: Group | None) -> tuple[Group | None, ...]:
-    """Alone, nothing of what ends beside others."""
-    common, own = list_pools(group)
-    return (own,) if own is not None and own[0] == ALONE else (common, own)
-
-
-def spread_of(point: float, own: float, lengths: float) -> float:
-    """Of both parts by their shares; `lengths`: log ratio of the own length's high end to its median."""
-    return max(LEAST_SPREAD, hypot(lengths * own, WAIT_SPREAD * (point - own)) / point)
+def spread_of(point: float, own: float, lengths: float, others: float) -> float:
+    """Of both parts by their shares; `lengths`: log ratio of the own length's high end to its median. UNKNOWN promises
+    allow for all seconds of `others`.
+    """
+    parts = max(LEAST_SPREAD, hypot(lengths * own, WAIT_SPREAD * (point - own)) / point)
+    return parts + log1p(others / point) / UNKNOWN[2]
 
 
 def find_quantiles(scores: Sequence[tuple[float, bool]], shares: Sequence[float]) -> list[float]:

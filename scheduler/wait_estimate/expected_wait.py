@@ -16,7 +16,7 @@ from scheduler.clock import Clock
 from scheduler.remaining_length import remaining_length
 from scheduler.request import COVERAGE, Request, State
 from scheduler.wait_estimate.by_arrival import LATEST, ArrivalComparison, EndedAnswer, compare
-from scheduler.wait_estimate.calibration import ALONE, NO_WAIT, UNKNOWN, Calibration, spread_of
+from scheduler.wait_estimate.calibration import ALONE, NEXT, NO_WAIT, Calibration, spread_of
 from scheduler.wait_estimate.completion import LEAST_SECONDS, Expected
 from scheduler.wait_estimate.held_rows import HeldRows, generates
 from scheduler.wait_estimate.load_report import report_load
@@ -32,7 +32,7 @@ FARTHEST, WIDEST = 30 * 86400.0, 5.0  # seconds; log of a factor
 
 NEARER = 0.8  # share of the time left until a promise, below which it is promised again
 
-BUSY = 32  # rows that a promise without scores allows for
+BUSY = 32  # rows that a promise allows for
 
 COMPARED = 2.0  # seconds that a comparison is reused: it takes milliseconds
 
@@ -65,14 +65,15 @@ class ExpectedWait:
         """After a dispatch: whether any had to stay in line."""
         self._stuck = stuck
         self.count_again()
-        self._speed.observe(self._rows(), self._decoding(), self._now())
+        self._observe()
 
     def made(self, tokens: int, decoded: int, read: int, begun: int) -> None:
         """Tokens made, of these by rows past their first, and prompt tokens prefilled, some begun."""
         self.count_again()
         prices = self._prices()
-        work = tokens + prices.prompt * read + prices.entry * begun
-        self._speed.observe(self._rows(), self._decoding(), self._now(), decoded, work)
+        prompts = prices.prompt * read + prices.entry * begun
+        reading = prices.unit * prompts / len(self._workers) if prices.fixed_seconds else 0.0
+        self._observe(decoded, tokens + prompts, reading, begun)
 
     def ended(self, request: Request, end: float) -> None:
         self._speed.ended(request.generated, cut=request.generated >= request.sampling.max_tokens)
@@ -145,26 +146,31 @@ class ExpectedWait:
         point = own + (wait if first else wait / (1 - self._waiting.order.share))
         most = point + max(0.0, request.sampling.max_tokens - middle) * seconds
         lengths = log(max(1.0, high / max(middle, 1.0)))
-        spread, own_spread = (spread_of(each, own, lengths) for each in (point, own))
-        sure = spread_of(most, own + most - point, 0.0)
+        prompts, slower = self._others(request, seconds, ahead, held)
+        spread, own_spread = (spread_of(each, own, lengths, prompts + middle * slower) for each in (point, own))
+        sure = spread_of(most, own + most - point, 0.0, prompts + request.sampling.max_tokens * slower)
         in_all = self._seconds(total, held) if ahead.place >= held.free and not first else None
         alone = not self._rows() and not ahead.place
-        share = wait / in_all if in_all else ALONE if alone else NO_WAIT
+        share = wait / in_all if in_all else NEXT if first else ALONE if alone else NO_WAIT
         limited = middle >= request.sampling.max_tokens
         group = None if request.in_background else self._calibration.find_group(middle, share, limited=limited)
         scores = self._calibration.find_scores(group, now, coverage or request.coverage)
-        unsure = scores is UNKNOWN and held.prices.fixed_seconds  # of those that come later
-        full = self._speed.seconds_per_token(min(BUSY, held.slots)) if unsure else None
-        slower = (0.0, 0.0, max(0.0, (full or seconds) - seconds))
         low, median, promise = (
-            min(
-                FARTHEST,
-                (point + middle * more) * exp(min(WIDEST, spread * score)),
-                (most + request.sampling.max_tokens * more) * exp(min(WIDEST, sure * score)),
-            )  # no end is farther than that of an answer that `max_tokens` surely ends
-            for score, more in zip(scores, slower, strict=True)
-        )
+            min(FARTHEST, point * exp(min(WIDEST, spread * score)), most * exp(min(WIDEST, sure * score)))
+            for score in scores
+        )  # no end is farther than that of an answer that `max_tokens` surely ends
         return Expected(now, ahead.place, wait, own, point, spread, own_spread, low, median, promise, group, waits)
+
+    def _others(self, request: Request, seconds: float, ahead: QueueAhead, held: HeldRows) -> tuple[float, float]:
+        """Seconds once and a token if free slots fill with prompts like this, or those held or of late; 0 alone, and
+        without prices.
+        """
+        busy, rows, prices = min(BUSY, held.slots), held.slots - held.free + ahead.place + 1, held.prices
+        if not 1 < rows < busy or not prices.fixed_seconds:
+            return 0.0, 0.0
+        prompt = prices.unit * max(prices.read_work(request.unread), held.unread / rows)
+        slower = (self._speed.seconds_per_token(busy) or seconds) - seconds
+        return (busy - rows) * max(prompt, self._speed.prompt_seconds), max(0.0, slower)
 
     def tell_again(self, request: Request) -> bool:
         """True if a waiting request's promise is now nearer by more than a part of what was left of it."""
@@ -232,13 +238,13 @@ class ExpectedWait:
             return None
         return held.until_taken(ahead.place, work) * seconds + held.prices.unit * held.unread
 
-    def _iteration_seconds(self, rows: float) -> float:
+    def _iteration_seconds(self, rows: float, cells: float | None = None) -> float:
         """On all executors, by the machine's prices; 0 while unknown."""
         held = self._find_held()
         live = len(self._serving or ())  # found with it
         if not held.prices.fixed_seconds or not live:
             return 0.0
-        return held.prices.seconds_per_token(rows / live, held.slots / live, held.tokens)
+        return held.prices.seconds_per_token(rows / live, held.slots / live, held.tokens if cells is None else cells)
 
     def _entry_seconds(self, request: Request, ahead: QueueAhead, held: HeldRows, wait: float) -> float:
         """`wait` until it is staged, or takes a slot."""
@@ -267,8 +273,10 @@ class ExpectedWait:
             self._held = HeldRows.of(requests, slots, self._prices(), typical, stuck=self._stuck)
         return self._held
 
-    def _decoding(self) -> int:
-        return sum(generates(request) for worker in self._workers for request in worker.requests.values())
+    def _observe(self, tokens: int = 0, work: float = 0.0, reading: float = 0.0, begun: int = 0) -> None:
+        held = [request for worker in self._workers for request in worker.requests.values()]
+        cells = sum(len(request.prompt) + request.generated for request in held)
+        self._speed.observe(len(held), sum(map(generates, held)), self._now(), tokens, work, reading, cells, begun)
 
     def _live(self) -> list[Worker]:
         if self._serving is None:

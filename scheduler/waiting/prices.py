@@ -49,8 +49,8 @@ class Prices:
         return self.price(request.input_length, request.input_length, float(request.generated))
 
     def read_work(self, tokens: int, prompts: int = 1) -> float:
-        """Of prompts whose attention costs next to nothing."""
-        return self.entry * prompts + self.prompt * tokens if tokens else 0.0
+        """Of prompts alike."""
+        return self.entry * prompts + (self.prompt + self.square * tokens / max(1, prompts)) * tokens if tokens else 0.0
 
 
 PricesNow: TypeAlias = Callable[[], Prices]  # learned, hence called

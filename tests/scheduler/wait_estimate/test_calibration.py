@@ -78,7 +78,7 @@ def test_single_requests_are_no_evidence_of_a_burst_s() -> None:
     assert scores(calibration, (NO_WAIT, 1)) == scores(calibration) == UNKNOWN
     teach(calibration, *[ended(8.0, replace(TOLD, group=(NO_WAIT, 1), waits=False))] * FEWEST)
     assert scores(calibration, (ALONE, 1))[2] == pytest.approx(0.0)
-    assert scores(calibration, (ALONE, 2))[2] == pytest.approx(log(4) / 0.5), "all others' until it has enough"
+    assert scores(calibration, (ALONE, 2)) == UNKNOWN, "nor is a burst evidence of those that come to an idle server"
 
 
 @pytest.mark.parametrize(
@@ -91,9 +91,14 @@ def test_a_group_is_a_quarter_of_the_queue_and_a_class_of_lengths(length: float,
 
 
 def test_the_spread_is_that_of_the_own_length_and_of_the_wait_by_their_shares() -> None:
-    assert spread_of(2.0, 2.0, 1.0) == 1.0
-    assert spread_of(2.0, 0.0, 1.0) == WAIT_SPREAD
-    assert spread_of(4.0, 2.0, 1.0) == pytest.approx((0.5**2 + (WAIT_SPREAD / 2) ** 2) ** 0.5)
+    assert spread_of(2.0, 2.0, 1.0, 0.0) == 1.0
+    assert spread_of(2.0, 0.0, 1.0, 0.0) == WAIT_SPREAD
+    assert spread_of(4.0, 2.0, 1.0, 0.0) == pytest.approx((0.5**2 + (WAIT_SPREAD / 2) ** 2) ** 0.5)
+
+
+def test_before_any_score_a_promise_counts_all_seconds_that_others_may_take() -> None:
+    alone, beside = (2.0 * exp(UNKNOWN[2] * spread_of(2.0, 2.0, 1.0, others)) for others in (0.0, 6.0))
+    assert beside == pytest.approx(4 * alone)
 
 
 @pytest.mark.parametrize(("count", "ranks"), [(99, [5, 50, 95]), (256, [13, 129, 245]), (10, [1, 6, 10])])

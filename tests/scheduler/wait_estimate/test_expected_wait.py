@@ -1,6 +1,9 @@
 """How long the queue will take, on a clock and executors that the test plays."""
 
 import random
+from dataclasses import replace
+from functools import partial
+from math import exp
 
 import numpy as np
 import pytest
@@ -14,7 +17,7 @@ from scheduler.length.prediction import LengthDistribution
 from scheduler.remaining_length import remaining_length
 from scheduler.request import Request, Unpromised
 from scheduler.strategy import STRATEGIES
-from scheduler.wait_estimate.calibration import ALONE, FEWEST, NO_WAIT, Calibration
+from scheduler.wait_estimate.calibration import ALONE, FEWEST, LEAST_SPREAD, NO_WAIT, UNKNOWN, Calibration
 from scheduler.wait_estimate.expected_wait import ExpectedWait
 from scheduler.wait_estimate.places import FRESH
 from scheduler.wait_estimate.speed import Speed
@@ -189,20 +192,23 @@ def test_no_answer_is_promised_far_beyond_what_its_limit_takes(monkeypatch: pyte
     assert limited.point < longest.point / 2 and limited.high == pytest.approx(longest.high)
 
 
-def test_before_any_score_a_promise_counts_every_slot_as_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a new server's first burst 17 of 20 were kept: each was promised what the rows of its moment cost."""
-    promises = []
-    for cost in (0.0, 1.0):  # of a row, in steps
-        monkeypatch.setattr(ExpectedWait, "_iteration_seconds", lambda _, rows, cost=cost: 1 + cost * rows)
+def test_beside_others_a_promise_counts_every_slot_as_taken_and_alone_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a new server's first burst 17 of 20 were kept, of long prompts none of 40: each was promised what the rows
+    of its moment cost."""
+    reads = Prices(0.0, 10.0, 1.0, 0.0, fixed_seconds=1.0)
+    for cost, prices in ((1.0, replace(reads, entry=0.0)), (0.0, reads)):  # of a row, in steps, or of a prompt
+        monkeypatch.setattr(ExpectedWait, "_iteration_seconds", lambda _, rows, cells, cost=cost: 1 + cost * rows)
         queue = Queue(rows=9)
-        queue.dispatcher.waits._prices = lambda: Prices(0.0, 0.0, 1.0, 0.0, fixed_seconds=1.0)
-        queue.submit(100, predicted=100)
-        for _ in range(50):
+        monkeypatch.setattr(queue.dispatcher.waits, "_prices", partial(replace, prices))
+        factors = []
+        for _ in range(2):
+            told = queue.dispatcher.waits.expect(request(9))
+            factors.append(told.high / told.median)
+            queue.submit(100, predicted=100)
             queue.second()
-        promises.append(queue.dispatcher.waits.expect(request(9)))
-    alone, slowed = promises
-    assert alone.median == pytest.approx(alone.point) and slowed.median == pytest.approx(1.5 * alone.median)
-    assert slowed.high == pytest.approx(5 * alone.high)
+        assert factors[0] == pytest.approx(exp(UNKNOWN[2] * LEAST_SPREAD))
+        taken = 7 * 8 * cost if cost else 7 * reads.entry  # of 8 tokens, or prompts
+        assert factors[1] / factors[0] == pytest.approx(1 + taken / told.median)
 
 
 def crowded() -> Queue:
@@ -285,7 +291,7 @@ def test_what_lies_back_fades(rows: int, before: int, later: int, seconds: int, 
 
 def test_rows_are_faster_among_few_as_prices_say_whatever_was_measured_how_often() -> None:
     """Measured under load alone, a single row would seem so slow that none would ever be let in to show otherwise."""
-    pace = Speed(lambda rows: 0.07 + 0.01 * rows)
+    pace = Speed(lambda rows, _: 0.07 + 0.01 * rows)
     for rows, tokens in ((1, 20), (9, 90)):  # half a second and a second a token
         pace.observe(rows, rows, 0.0)
         pace.observe(0, 0, 10.0, tokens, tokens)
@@ -295,8 +301,22 @@ def test_rows_are_faster_among_few_as_prices_say_whatever_was_measured_how_often
 
 def test_before_anything_was_measured_prices_tell_the_speed() -> None:
     """A new server that only promised calls came to refused them all: nothing was ever measured."""
-    pace = Speed(lambda rows: 0.04 + 0.002 * rows)
+    pace = Speed(lambda rows, _: 0.04 + 0.002 * rows)
     assert pace.seconds_per_token(1) == pace.seconds_per_step(1) == 0.042
+
+
+def test_prompts_that_held_up_rows_are_forgotten_by_the_clock_and_their_cells_count_for_none_but_them() -> None:
+    """An idle server promised 3.5 s for 0.34 for 60 calls, since a burst of long prompts had made tokens slow."""
+    pace = Speed(lambda rows, cells: 0.01 * rows * (1 if cells is None else cells / 100))
+    pace.observe(0, 0, 0.0)
+    pace.observe(10, 10, 300.0, cells=4000)
+    pace.observe(10, 10, 320.0, tokens=200, work=200, reading=12.0, begun=6, cells=4000)
+    assert pace.prompt_seconds == pytest.approx(2.0)
+    held_up = pace.seconds_per_token(10)
+    assert held_up is not None and held_up > 0.13
+    pace.observe(0, 0, 320.0)
+    pace.observe(1, 1, 620.0)
+    assert pace.seconds_per_token(10) == pytest.approx(0.1, rel=1e-3), "of those with 100 cells"
 
 
 def test_the_first_token_of_a_long_prompt_is_no_measurement() -> None:
