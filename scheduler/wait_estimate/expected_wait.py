@@ -162,12 +162,14 @@ class ExpectedWait:
         return Expected(now, ahead.place, wait, own, point, spread, own_spread, low, median, promise, group, waits)
 
     def _others(self, request: Request, seconds: float, ahead: QueueAhead, held: HeldRows) -> tuple[float, float]:
-        """Seconds once and a token if free slots fill with prompts like this, or those held or of late; 0 alone, and
-        without prices.
+        """Seconds once, and a token, if free slots fill with prompts like this, those held or of late; none alone, and
+        without prices as long again.
         """
         busy, rows, prices = min(BUSY, held.slots), held.slots - held.free + ahead.place + 1, held.prices
-        if not 1 < rows < busy or not prices.fixed_seconds:
+        if not 1 < rows < busy:
             return 0.0, 0.0
+        if not prices.fixed_seconds:
+            return 0.0, seconds
         prompt = prices.unit * max(prices.read_work(request.unread), held.unread / rows)
         slower = (self._speed.seconds_per_token(busy) or seconds) - seconds
         return (busy - rows) * max(prompt, self._speed.prompt_seconds), max(0.0, slower)
