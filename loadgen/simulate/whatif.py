@@ -77,12 +77,14 @@ def read_replay(journal: Path, model: str | None, most: int, *, sent: bool = Fal
 
 
 def _served(entry: RequestEntry, arrival: float, *, sent: bool) -> Served:
-    end = arrival + entry.latency
+    end = max(0.0, entry.latency)  # others may have written the journal: no stage ends before it begins
+    started = min(end, max(0.0, (entry.assigned if sent else entry.started) or 0.0))
+    first_token = end if entry.first_token is None else min(end, max(started, entry.first_token))
     return Served(
         arrival=arrival,
-        started=arrival + ((entry.assigned if sent else entry.started) or 0.0),
-        first_token=end if entry.first_token is None else arrival + entry.first_token,
-        end=end,
+        started=arrival + started,
+        first_token=arrival + first_token,
+        end=arrival + end,
         input_length=entry.input_length,
         output_length=entry.generated,
         runs=entry.runs,

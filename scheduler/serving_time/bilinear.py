@@ -161,7 +161,7 @@ def surface(timings: Sequence[Timing], *, squares: bool = False) -> tuple[float,
     """Four coefficients, and with `squares` that of N·L²."""
     rows, length, seconds = _columns(timings)
     square = [rows * length**2] if squares else []
-    least = 0.0 if squares else float(np.median(seconds))  # iterations vary less than prefills
+    least = 0.0 if squares or not timings else float(np.median(seconds))  # iterations vary less than prefills
     return least_squares(np.column_stack([terms(rows, length), *square]), seconds, RIDGES, least)
 
 

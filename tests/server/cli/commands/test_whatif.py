@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import astuple, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -225,3 +225,25 @@ def test_a_gateway_s_journal_is_replayed_at_prices_fitted_to_it(journal: Path, c
     trials = {(one["strategy"], one["sizes"]): one["mean_jct_ms"] for one in found["trials"]}
     assert trials["lengthwise", ""] < trials["baton-pd", ""]
     assert not {"srpt", "vs"} & {one["strategy"] for one in found["trials"]}, "no gateway pauses calls"
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"generated": 1},
+        {"started": 9.0, "first_token": 0.1},
+        {"started": -1.0, "first_token": -2.0},
+        {"first_token": 9.0},
+        {"latency": -1.0},
+    ],
+)
+def test_prices_are_fitted_to_whatever_a_journal_says(journal: Path, change: dict[str, Any]) -> None:
+    connection = connect(journal)
+    entries = [request_entry(2e6 + second) for second in range(40)]
+    append(connection, [replace(entry, **{"model": "odd", "strategy": "vs", **change}) for entry in entries])
+    connection.close()
+    recorded = whatif.read_replay(journal, "odd", 1000).recorded
+    assert all(one.arrival <= one.started <= one.first_token <= one.end for one in recorded)
+    prices, most = whatif.fit_prices(recorded)
+    assert min(astuple(prices)) >= 0 and most <= 40
