@@ -29,8 +29,6 @@ from server.cache_paths import forest_path, proxy_path
 from server.lengths.process import load_forest
 from server.lengths.training_data import TrainingData, read_data, read_files
 
-FEWEST = 20  # rows
-
 WATCHED = 0.1  # share of training rows for early stopping
 
 MEAN, OWN, PROXY = "mean", "own-embeddings", "proxy"
@@ -46,7 +44,6 @@ def train(args: argparse.Namespace, cores: int) -> str:
 
 def _train_forest(args: argparse.Namespace, cores: int, bars: Bars) -> str:
     data, max_tokens = read_data(args, bars)
-    _require_enough(len(data.examples))
     path = args.output or forest_path(default_cache(), args.tokenizer)
     about = Manifest(args.embedder, max_tokens, Growth(trees=args.trees, seed=args.seed, jobs=cores))
     held_out, contest = _measure(data, args, about.growth, bars, load_forest(path, about))
@@ -75,11 +72,6 @@ def _train_forest(args: argparse.Namespace, cores: int, bars: Bars) -> str:
         f"mean absolute error on {contest.rows} rows held out: {errors}",
         kept[contest.winner],
     )
-
-
-def _require_enough(rows: int) -> None:
-    if rows < FEWEST:
-        raise UserError(f"only {rows} rows to train from, {FEWEST} is the least: serve more, or name more files")
 
 
 def _write(path: Path, save: Callable[[], object]) -> None:
@@ -126,7 +118,6 @@ def _train_proxy(args: argparse.Namespace, cores: int, bars: Bars) -> str:
     torch.set_num_threads(cores)
     catalog = Catalog()
     queries, lengths = read_files(args, catalog)
-    _require_enough(len(queries))
     tested = max(1, round(args.holdout * len(queries)))
     watched = tested + max(1, round(WATCHED * (len(queries) - tested)))
     order = np.random.default_rng(args.seed).permutation(len(queries))

@@ -27,6 +27,8 @@ from scheduler.length.learning import examples as learnable
 from server.cache_paths import journal_path, model_key, proxy_path
 from server.lengths.process import embed, load_embedder
 
+FEWEST = 20  # rows
+
 CHUNK = 64  # rows embedded between progress updates
 
 
@@ -67,14 +69,20 @@ def read_data(args: argparse.Namespace, bars: Bars) -> tuple[TrainingData, int]:
 
 def read_files(args: argparse.Namespace, catalog: Catalog) -> tuple[list[LengthQuery], NDArray[np.float32]]:
     """Requests and lengths (n,) in tokens, end token included, completed where truncated. Raises UserError."""
+    lines = [line for path in args.files for line in _sample(list(_lines(path)), args.sample, args.seed)]
+    _require_enough(len(lines))  # before anything is fetched for them
     try:
         text = Text.load(_tokenizer_folder(args.tokenizer, catalog))
     except TextError as error:
         raise UserError(f"--tokenizer {args.tokenizer}: {error}") from error
-    lines = [line for path in args.files for line in _sample(list(_lines(path)), args.sample, args.seed)]
     told = np.array([line.count(text) for line in lines], dtype=np.float32)
     lengths = completed(told, np.array([line.cut for line in lines], dtype=bool)).round()
     return [line.query(text, int(length)) for line, length in zip(lines, lengths, strict=True)], lengths
+
+
+def _require_enough(rows: int) -> None:
+    if rows < FEWEST:
+        raise UserError(f"only {rows} rows to train from, {FEWEST} is the least: serve more, or name more files")
 
 
 def _tokenizer_folder(name: str, catalog: Catalog) -> Path:
@@ -89,6 +97,7 @@ def _from_journal(path: Path, model: str) -> TrainingData:
     if not rows:
         remedy = "serve some with --length-predictor forest, name another model with --tokenizer, or name files"
         raise UserError(f"{path} has no answer of {model} that was predicted and not broken off: {remedy}")
+    _require_enough(len(rows))
     return TrainingData(learnable(rows), [str(row.features[:INSTRUCTION_GROUPS]) for row in rows])
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from models.catalog.catalog import Catalog
 from scheduler.length.forest import load
 from server.cache_paths import forest_path
 from server.cli.commands import train as train_command
@@ -154,6 +155,19 @@ def test_what_cannot_be_used_is_one_line_on_standard_error(
     assert output.err.startswith("lengthwise: error: ")
     with pytest.raises(AssertionError, match=message):
         raise AssertionError(output.err)
+
+
+@pytest.mark.parametrize(("line", "message"), USELESS)
+def test_nothing_is_fetched_for_what_cannot_be_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], line: str, message: str
+) -> None:
+    fetched: list[str] = []
+    monkeypatch.setattr(Catalog, "resolve", lambda _, name: fetched.append(name))
+    (tmp_path / "rows.jsonl").write_text(line)
+    assert train(tmp_path / "rows.jsonl") == 1
+    assert not fetched
+    with pytest.raises(AssertionError, match=message):
+        raise AssertionError(capsys.readouterr().err)
 
 
 def test_a_journal_without_answers_of_the_model_is_told(cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
