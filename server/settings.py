@@ -17,6 +17,8 @@ T = TypeVar("T")
 
 PREFIX = "LENGTHWISE_"
 
+URLS = ("--backend", "--base-url", "--url", "--urls")  # flags for addresses
+
 
 class ConfigError(UserError):
     """Names the setting as the user wrote it, and the remedy."""
@@ -140,6 +142,9 @@ class CommandLine(argparse.ArgumentParser):
             return (
                 f"unrecognized arguments: {' '.join(strange)}{suggest(flag, self._option_string_actions, cutoff=0.8)}"
             )
+        urls = [flag for flag in URLS if flag in self._option_string_actions and "://" in first]
+        if urls:
+            return f"unrecognized arguments: {' '.join(strange)}; did you mean {urls[0]} {first}?"
         several = {flag for flag, one in self._option_string_actions.items() if isinstance(one, argparse._AppendAction)}
         flags = [word for word in self._given[: self._given.index(first)] if word in several]
         repeated = f"; a flag for several values takes one at a time: {flags[-1]} A {flags[-1]} B" if flags else ""

@@ -115,6 +115,13 @@ def test_wrong_usage_exits_with_2(flags: list[str], said: str, capsys: pytest.Ca
     assert said in told
 
 
+@pytest.mark.parametrize(("command", "flag"), [("gateway", "--backend"), ("chat", "--url")])
+def test_an_address_without_its_flag_is_told_that_flag(
+    command: str, flag: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert f"; did you mean {flag} http://a:1?\n" in misuse(capsys, command, "http://a:1")
+
+
 def test_a_flag_of_another_meaning_is_not_suggested(capsys: pytest.CaptureFixture[str]) -> None:
     """`simulate` sent from --num-prompts to --num-requests, which only --validate reads."""
     assert "unrecognized arguments: --num-prompts 3\n" in misuse(capsys, "simulate", "--num-prompts", "3")
