@@ -24,7 +24,9 @@ LOW = 0.05  # quantile of low ends
 
 RECENT = 256  # scores that count
 
-FEWEST = 20  # scores before calibration (one in 20 passes the largest), answers before scoring
+FEWEST = 20  # answers before scoring
+
+FEWEST_SCORES = 40  # before calibration: of fewer the largest would be the promise
 
 LEAST_SPREAD = 0.25
 
@@ -86,11 +88,11 @@ class Calibration:
                 for each in {*list_pools(late.expected.group)}:
                     self._overdue[each].append(late)
         common, own = list_pools(group)
-        chosen = own if len(self._scores[own].sorted) >= FEWEST else common
+        chosen = own if len(self._scores[own].sorted) >= FEWEST_SCORES else common
         scores = self._scores[chosen].sorted
         if self._overdue[chosen]:
             scores = sorted([*scores, *self._score_overdue(chosen, now)])
-        if len(scores) < FEWEST:
+        if len(scores) < FEWEST_SCORES:
             return UNKNOWN
         low, middle, high = find_quantiles(scores, (LOW, 0.5, coverage))
         return low, middle, high

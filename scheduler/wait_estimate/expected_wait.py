@@ -146,11 +146,11 @@ class ExpectedWait:
         point = own + (wait if first else wait / (1 - self._waiting.order.share))
         most = point + max(0.0, request.sampling.max_tokens - middle) * seconds
         lengths = log(max(1.0, high / max(middle, 1.0)))
-        prompts, slower = self._others(request, seconds, ahead, held)
+        alone = not self._rows() and ahead.place <= before.place
+        prompts, slower = (0.0, 0.0) if alone else self._others(request, seconds, ahead, held)
         spread, own_spread = (spread_of(each, own, lengths, prompts + middle * slower) for each in (point, own))
         sure = spread_of(most, own + most - point, 0.0, prompts + request.sampling.max_tokens * slower)
         in_all = self._seconds(total, held) if ahead.place >= held.free and not first else None
-        alone = not self._rows() and not ahead.place
         share = wait / in_all if in_all else NEXT if first else ALONE if alone else NO_WAIT
         limited = middle >= request.sampling.max_tokens
         group = None if request.in_background else self._calibration.find_group(middle, share, limited=limited)
@@ -162,11 +162,11 @@ class ExpectedWait:
         return Expected(now, ahead.place, wait, own, point, spread, own_spread, low, median, promise, group, waits)
 
     def _others(self, request: Request, seconds: float, ahead: QueueAhead, held: HeldRows) -> tuple[float, float]:
-        """Seconds once, and a token, if free slots fill with prompts like this, those held or of late; none alone, and
-        without prices as long again.
+        """Seconds once, and a token, if free slots fill with prompts like this or those held or of late; as long again
+        without prices.
         """
         busy, rows, prices = min(BUSY, held.slots), held.slots - held.free + ahead.place + 1, held.prices
-        if not 1 < rows < busy:
+        if rows >= busy:
             return 0.0, 0.0
         if not prices.fixed_seconds:
             return 0.0, seconds

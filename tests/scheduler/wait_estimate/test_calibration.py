@@ -12,6 +12,7 @@ from scheduler.request import COVERAGE, Request, State
 from scheduler.wait_estimate.calibration import (
     ALONE,
     FEWEST,
+    FEWEST_SCORES,
     LIMITED,
     NO_WAIT,
     RECENT,
@@ -50,6 +51,8 @@ def test_estimates_are_taken_as_they_come_until_there_are_scores() -> None:
     calibration = Calibration(keeps=False)
     teach(calibration, *[ended(20.0)] * (FEWEST - 1))
     assert scores(calibration) == UNKNOWN and calibration.find_group(10, 0.5) is None
+    teach(calibration, *[ended(20.0)] * (FEWEST_SCORES - FEWEST))
+    assert scores(calibration) == UNKNOWN and calibration.find_group(10, 0.5) is not None
     teach(calibration, ended(20.0))
     assert scores(calibration) == pytest.approx([log(10) / 0.5] * 3)
 
@@ -64,7 +67,7 @@ def test_an_estimate_from_before_anything_was_known_says_nothing_of_later_ones()
 
 def test_groups_are_told_apart_once_they_have_scores_and_else_judged_together() -> None:
     calibration = Calibration(keeps=False)
-    teach(calibration, *[ended(2.0)] * 100, *[ended(8.0, replace(TOLD, group=(3, 1)))] * FEWEST)
+    teach(calibration, *[ended(2.0)] * 100, *[ended(8.0, replace(TOLD, group=(3, 1)))] * FEWEST_SCORES)
     assert scores(calibration)[2] == pytest.approx(0.0)
     assert scores(calibration, (3, 1))[2] == pytest.approx(log(4) / 0.5)
     assert scores(calibration, (2, 1))[1:] == pytest.approx((0.0, log(4) / 0.5))
@@ -76,7 +79,7 @@ def test_single_requests_are_no_evidence_of_a_burst_s() -> None:
     teach(calibration, *[ended(2.0, alone)] * RECENT)
     assert scores(calibration, (ALONE, 1))[2] == pytest.approx(0.0)
     assert scores(calibration, (NO_WAIT, 1)) == scores(calibration) == UNKNOWN
-    teach(calibration, *[ended(8.0, replace(TOLD, group=(NO_WAIT, 1), waits=False))] * FEWEST)
+    teach(calibration, *[ended(8.0, replace(TOLD, group=(NO_WAIT, 1), waits=False))] * FEWEST_SCORES)
     assert scores(calibration, (ALONE, 1))[2] == pytest.approx(0.0)
     assert scores(calibration, (ALONE, 2)) == UNKNOWN, "nor is a burst evidence of those that come to an idle server"
 
@@ -147,7 +150,7 @@ def test_what_limits_end_is_calibrated_apart_from_what_ends_by_itself() -> None:
 
 def test_a_promise_that_is_withdrawn_counts_for_nothing() -> None:
     calibration = Calibration(keeps=False)
-    teach(calibration, *[ended(20.0)] * FEWEST)
+    teach(calibration, *[ended(20.0)] * FEWEST_SCORES)
     refused = request(1)
     refused.expected = TOLD
     calibration.promise(refused)
@@ -176,10 +179,10 @@ def test_an_answer_that_was_served_only_since_it_was_due_counts_as_if_its_promis
     calibration, free = Calibration(keeps=True), Calibration(keeps=False)
     due = TOLD.due
     for one in (calibration, free):
-        teach(one, *[ended(3.5, assigned=due)] * FEWEST)
+        teach(one, *[ended(3.5, assigned=due)] * FEWEST_SCORES)
     assert scores(free)[2] == pytest.approx(TOLD.score(3.5))
     assert scores(calibration)[2] == pytest.approx(TOLD.score(TOLD.high))
-    teach(calibration, *[ended(9.0)] * 3, *[ended(3.5, assigned=due)] * FEWEST)
+    teach(calibration, *[ended(9.0)] * 3, *[ended(3.5, assigned=due)] * FEWEST_SCORES)
     assert scores(calibration)[2] == pytest.approx(TOLD.score(9.0)), "they stand for those that broke"
     teach(calibration, *[ended(3.5, replace(TOLD, waits=False), assigned=due)] * RECENT)
     assert scores(calibration)[2] == pytest.approx(TOLD.score(3.5)), "a slot was free: nothing was put first"

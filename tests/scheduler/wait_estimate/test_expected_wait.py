@@ -211,6 +211,17 @@ def test_beside_others_a_promise_counts_every_slot_as_taken_and_alone_none(monke
         assert factors[1] / factors[0] == pytest.approx(1 + taken / told.median)
 
 
+def test_the_choices_of_a_call_to_an_idle_server_are_no_burst() -> None:
+    """Of four choices the last were promised ends six times as far as they took."""
+    queue = Queue(rows=9)
+    for _ in range(2):
+        queue.submit(20, predicted=20)
+    for _ in range(25):
+        queue.second()
+    told = queue.dispatcher.waits.expect(request(9), QueueAhead(place=3, tokens=24.0))
+    assert told.high / told.median == pytest.approx(exp(UNKNOWN[2] * LEAST_SPREAD))
+
+
 def test_beside_others_a_promise_without_prices_counts_each_token_twice() -> None:
     """Of a new gateway's first 100 calls under load, 69 kept promises by what a call had taken alone."""
     queue = Queue(rows=9)

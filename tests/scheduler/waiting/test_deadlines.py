@@ -7,7 +7,7 @@ import pytest
 from engine.messages import Cause, FinishReason
 from engine.sampling.params import SamplingParams
 from scheduler.request import Failure, Request, State, TooLate
-from scheduler.wait_estimate.calibration import FEWEST
+from scheduler.wait_estimate.calibration import FEWEST_SCORES
 from tests.scheduler.fakes import Stage, port, token
 
 
@@ -45,7 +45,7 @@ def test_a_deadline_is_held_against_the_end_that_is_told() -> None:
     """Answers had come later than expected: what is told knew it, and deadlines were taken that it said would pass."""
     stage = OneSlot()
     stage.busy()
-    for _ in range(FEWEST):
+    for _ in range(FEWEST_SCORES):
         stage.dispatcher.waits._calibration._scores[None].add((1.0, False))
     told = stage.dispatcher.estimate_all([((1,) * 4, SamplingParams(100), {"predicted_length": 5.0})])[0].expected
     assert told is not None and told.median > told.point + 1.0
