@@ -136,19 +136,16 @@ class CommandLine(argparse.ArgumentParser):
         return known, strange
 
     def _about(self, strange: Sequence[str]) -> str:
-        first = strange[0]
+        first, told = strange[0], f"unrecognized arguments: {' '.join(strange)}"
         if first.startswith("-"):
             flag = first.partition("=")[0]
-            return (
-                f"unrecognized arguments: {' '.join(strange)}{suggest(flag, self._option_string_actions, cutoff=0.8)}"
-            )
-        urls = [flag for flag in URLS if flag in self._option_string_actions and "://" in first]
-        if urls:
-            return f"unrecognized arguments: {' '.join(strange)}; did you mean {urls[0]} {first}?"
+            return told + suggest(flag, self._option_string_actions, cutoff=0.8)
+        if "://" in first and (urls := [flag for flag in URLS if flag in self._option_string_actions]):
+            return f"{told}; did you mean {urls[0]} {first}?"
         several = {flag for flag, one in self._option_string_actions.items() if isinstance(one, argparse._AppendAction)}
         flags = [word for word in self._given[: self._given.index(first)] if word in several]
         repeated = f"; a flag for several values takes one at a time: {flags[-1]} A {flags[-1]} B" if flags else ""
-        return f"unrecognized arguments: {' '.join(strange)}{repeated}"
+        return told + repeated
 
     def _get_value(self, action: argparse.Action, arg_string: str) -> Any:
         try:

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 MEMORY = 30.0  # seconds of work after which a measurement weighs 1/e; of any time, for reading's share
 
-MOST_READING = 0.9
+MOST_READING = 0.9  # share that counts
 
 FEWEST_TOKENS = 16
 

@@ -145,20 +145,7 @@ USELESS = [
 
 
 @pytest.mark.parametrize(("line", "message"), USELESS)
-def test_what_cannot_be_used_is_one_line_on_standard_error(
-    tmp_path: Path, tiny_folder: Path, embedder: Path, line: str, message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "rows.jsonl").write_text(line)
-    assert train(tmp_path / "rows.jsonl", "--tokenizer", tiny_folder, "--embedder", embedder) == 1
-    output = capsys.readouterr()
-    assert output.out == ""
-    assert output.err.startswith("lengthwise: error: ")
-    with pytest.raises(AssertionError, match=message):
-        raise AssertionError(output.err)
-
-
-@pytest.mark.parametrize(("line", "message"), USELESS)
-def test_nothing_is_fetched_for_what_cannot_be_used(
+def test_what_cannot_be_used_is_one_line_on_standard_error_before_anything_is_fetched(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], line: str, message: str
 ) -> None:
     fetched: list[str] = []
@@ -166,8 +153,11 @@ def test_nothing_is_fetched_for_what_cannot_be_used(
     (tmp_path / "rows.jsonl").write_text(line)
     assert train(tmp_path / "rows.jsonl") == 1
     assert not fetched
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert output.err.startswith("lengthwise: error: ")
     with pytest.raises(AssertionError, match=message):
-        raise AssertionError(capsys.readouterr().err)
+        raise AssertionError(output.err)
 
 
 def test_a_journal_without_answers_of_the_model_is_told(cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
