@@ -72,19 +72,19 @@ class StreamAggregator:
                     event = orjson.loads(data)
                     for choice in event.pop("choices", ()):
                         _grow(self._choices.setdefault(choice["index"], {}), choice)
-                    self._answer |= {name: one for name, one in event.items() if one is not None}
+                    self._answer = event | {name: one for name, one in self._answer.items() if event.get(name) is None}
         except FOREIGN:
             self._foreign = True
 
     @property
     def failed(self) -> bool:
-        return "error" in self._answer
+        return self._answer.get("error") is not None
 
     def whole(self) -> bytes | None:
         """None without an end or usage, or for malformed events."""
         choices = [self._choices[index] for index in sorted(self._choices)]
         ended = bool(choices) and all(one.get("finish_reason") is not None for one in choices)
-        if self._foreign or not ended or "usage" not in self._answer:
+        if self._foreign or not ended or self._answer.get("usage") is None:
             return None
         with suppress(*FOREIGN):
             for choice in choices:

@@ -4,6 +4,7 @@ import json
 from typing import Any
 
 import pytest
+from openai.types.chat import ChatCompletion
 
 from server.api.errors import ApiError
 from server.gateway.merged import StreamAggregator, as_stream
@@ -57,6 +58,18 @@ def test_two_chats_with_reasoning_are_put_together() -> None:
     }
 
 
+def test_a_whole_answer_has_the_nulls_of_its_stream_and_no_others() -> None:
+    """vLLM's first chunk says `prompt_token_ids: null`, as its whole answers do: it was left out."""
+    answer = merged(
+        event(delta(content="a"), prompt_token_ids=None, system_fingerprint=None, usage=None, error=None),
+        event(delta(reason="stop"), system_fingerprint="f"),
+        event(usage=USAGE | {"total_tokens": 9}, system_fingerprint=None),
+    )
+    assert answer.keys() == {*event(), "prompt_token_ids", "system_fingerprint", "usage", "error"}
+    assert (answer["prompt_token_ids"], answer["system_fingerprint"]) == (None, "f")
+    assert ChatCompletion.model_validate(answer, strict=True).service_tier is None
+
+
 def test_calls_of_tools_come_in_pieces_which_may_begin_together() -> None:
     def call(index: int, arguments: str, **more: Any) -> dict[str, Any]:
         named = {"name": more.pop("name")} if "name" in more else {}
@@ -102,6 +115,7 @@ def test_log_probabilities_are_joined_in_both_apis() -> None:
 
 
 LACKING = [
+    (event(delta(reason="stop", content="a"), usage=None),),
     (event(delta(reason="stop", content="a")),),  # without usage, which the whole answer would have
     (event(delta(content="a")), event(usage=USAGE)),  # without its end
     (event(delta(content="a")), {"error": {"message": "it broke"}}),
