@@ -61,7 +61,7 @@ def run_arena(asked: Arena) -> int:
     results, complete = play_all(asked.save_result, runs, shown)
     played = {name: cell for name, cell in loads.items() if cell in results}
     for table in tabulate(results, played):
-        shown.print(show_table(table))
+        shown.print(show_table(table) if table.rows else table.caption)
     if asked.report and played:
         save(asked.report, make_page(results, played).encode(), "--report")
     return 0 if complete else INTERRUPTED
@@ -208,18 +208,24 @@ KEYS = (
 
 
 def tabulate(results: Results, loads: Mapping[str, grid.Cell]) -> Iterator[Table]:
-    """A table a load: BASE, then others beside it by rising mean; ▲ marks the frontier."""
+    """A table a load: BASE, then others beside it by rising mean; ▲ marks the frontier. No rows if all are alike."""
     for name, cell in loads.items():
-        rows = results[cell]
-        ordered = sorted(rows, key=lambda one: (one != grid.BASE, rows[one]["mean_jct_ms"]))
-        marked = mark_best({one: [rows[one]] for one in ordered})
-        alike = len({one["mean_jct_ms"] for one in rows.values()}) == 1
+        rows = join_alike(results[cell])
         weight = f"differences below {100 * CHANCE / cell.requests**0.5:.0f} % may be chance (--seed draws others)"
-        note = "all alike, as too few wait: give more --num-prompts" if alike else weight
-        yield console.tabulate(f"{name}: {cell.described}; {note}", [marked], KEYS)
+        note = weight if len(rows) > 1 else "all alike, as too few wait: give more --num-prompts"
+        table = console.tabulate(f"{name}: {cell.described}; {note}", [mark_best(rows)], KEYS)
+        yield table if len(rows) > 1 else Table(table.caption, (), ())
+
+
+def join_alike(found: Mapping[str, Figures]) -> Mapping[str, Sequence[Figures]]:
+    alike: dict[tuple[float, ...], list[str]] = {}
+    for name in sorted(found, key=lambda one: (one != grid.BASE, found[one]["mean_jct_ms"])):
+        alike.setdefault(tuple(found[name][key] for key in KEYS), []).append(name)
+    return {", ".join(names): [found[names[0]]] for names in alike.values()}
 
 
 def make_page(results: Results, loads: Mapping[str, grid.Cell]) -> str:
-    plots = [draw_frontier(name, {one: [run] for one, run in results[cell].items()}) for name, cell in loads.items()]
+    differ = [(name, results[cell]) for name, cell in loads.items() if len(join_alike(results[cell])) > 1]
+    plots = [draw_frontier(name, {one: [run] for one, run in rows.items()}) for name, rows in differ]
     tables, title = list(tabulate(results, loads)), "The arena: every strategy on the same loads"
     return render_page(TEMPLATE, title=title, base=grid.BASE, tables=tables, plots=plots)

@@ -236,7 +236,32 @@ def test_one_page_of_all(tmp_path: Path) -> None:
     assert "baton-pd" in str(other.rows[0][0]) and "few, ρ 1.6" in other.caption
     assert [row[0] for row in table.rows][-1] == "scls" and any(str(row[0]).startswith("▲") for row in table.rows)
     assert HERE.requests == 80 and "below 22 % may be chance" in table.caption
-    (same,) = tabulate({HERE: dict.fromkeys(NAMES, rows[BASE])}, {"few": HERE})
-    assert "give more --num-prompts" in same.caption and "chance" not in same.caption
     page = make_page(results, loads)
     assert "<svg" in page and "<script>" in page and "too many come" in page
+
+
+def alike(*names: str, **changes: float) -> dict[str, Figures]:
+    return dict.fromkeys(names, figures_of(jain_fairness_index=0.5, **changes))
+
+
+def test_strategies_with_the_same_figures_share_a_row() -> None:
+    """Where few of 300 requests wait, 28 of 44 rows repeated another's figures."""
+    found = {**alike("scls", mean_jct_ms=20.0), **alike("srpt", BASE), **alike("sjf", "fsp", mean_jct_ms=5.0)}
+    (table,) = tabulate({HERE: found}, {"few": HERE})
+    assert [row[0] for row in table.rows] == [f"{BASE}, srpt", "▲ sjf, fsp", "scls"]
+    assert [row[1] for row in table.rows] == ["0.01", "0.005 -50%", "0.02 +100%"]
+
+
+def test_a_load_on_which_all_are_alike_has_a_line_and_no_table(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A row for each of 19 strategies said the same; as many names lay on one mark of the plot."""
+    few = replace(HERE, load="log-normal")
+    results = {HERE: {**alike(BASE), **alike("srpt", mean_jct_ms=5.0)}, few: alike(BASE, "srpt")}
+    _, same = tabulate(results, loads := {"many": HERE, "few": few})
+    assert not same.rows and "give more --num-prompts" in same.caption and "chance" not in same.caption
+    page = make_page(results, loads)
+    assert page.count("<svg") == 1 and page.count("<caption>") == 2 and page.count("<thead>") == 1
+    assert cli.main(["arena", "--num-prompts", "1", "--save-result", str(tmp_path / "arena.jsonl")]) == 0
+    _, found, wide = capsys.readouterr().out.partition("256 slots: H100, 256 slots, log-normal, ρ 0.9")
+    assert found and wide.count("; all alike, as too few wait: give more --num-prompts") == 2 and "│" not in wide
