@@ -58,8 +58,9 @@ class Table:
 
 def show_table(table: Table) -> TextTable:
     shown = TextTable(title=table.caption, title_justify="left")
+    longest = max((len(word) for row in table.rows for word in row[0].split()), default=0)
     for place, head in enumerate(table.heads):
-        shown.add_column(head, justify="right" if place else "left")
+        shown.add_column(head, justify="right" if place else "left", min_width=None if place else longest)
     for row in table.rows:
         shown.add_row(*row)
     return shown

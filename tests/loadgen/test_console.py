@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from rich.table import Table
+from rich.table import Table as TextTable
 
-from loadgen.console import TableConsole, format_number
+from loadgen.console import Table, TableConsole, format_number, show_table
 from loadgen.result_file import PROGRAM
 from models.catalog.packaged import PIP
 from server.version import VERSION
@@ -34,11 +34,22 @@ def test_figures_are_written_short(value: float, words: str) -> None:
 
 def test_a_table_shows_its_figures_in_a_window_that_is_too_narrow_for_them() -> None:
     """The columns of strategies had no width: the table was names alone."""
-    table = Table("", "baton-pd", "lengthwise")
+    table = TextTable("", "baton-pd", "lengthwise")
     table.add_row("Output token throughput (tok/s)", "1,234", "5,678")
     shown = io.StringIO()
     TableConsole(file=shown, width=20).print(table)
     assert "baton-pd" in shown.getvalue() and "1,234" in shown.getvalue() and "5,678" in shown.getvalue()
+
+
+def test_names_of_rows_are_never_cut() -> None:
+    """The arena's table had `sjf-oracle-co…` and `sjf-oracle-dy…`."""
+    heads = ("", *(f"a measure of some kind, {number}" for number in range(9)))
+    names = ("baton-pd, sjf-oracle-continuous", "sjf-oracle-dynamic")
+    shown = io.StringIO()
+    table = Table("figures", heads, tuple((name, *["1.12 +1000%"] * 9) for name in names))
+    TableConsole(file=shown, width=140).print(show_table(table))
+    assert "sjf-oracle-continuous" in shown.getvalue() and "sjf-oracle-dynamic" in shown.getvalue()
+    assert "…" not in shown.getvalue()
 
 
 ROOT = Path(__file__).parents[2]
