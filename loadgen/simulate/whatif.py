@@ -40,6 +40,7 @@ class Replay:
     recorded: tuple[Served, ...]
     max_tokens: int  # most that any asked for
     left_out: int  # without a token
+    others: str  # models
     sent: bool  # started when sent, as a gateway's
 
     @property
@@ -54,17 +55,16 @@ class Replay:
 
 def read_replay(journal: Path, model: str | None, most: int, *, sent: bool = False) -> Replay:
     """A journal's newest `most` requests of one strategy and model (None: the last). Raises UserError."""
-    newest = [*read(journal, last=most, model=model)] or [*read(journal, last=most, model=model and Path(model).name)]
-    newest.reverse()
-    same = takewhile(lambda one: (one.model, one.strategy) == (newest[0].model, newest[0].strategy), newest)
-    asked = sorted(same, key=_arrival)
+    models = [one.model for one in read(journal, last=most)]
+    whose = model or ["any model", *models][-1]
+    newest = ([*read(journal, last=most, model=whose)] or [*read(journal, last=most, model=Path(whose).name)])[::-1]
+    asked = sorted(takewhile(lambda one: one.strategy == newest[0].strategy, newest), key=_arrival)
     entries = [one for one in asked if one.generated and one.started is not None]
+    others = " or ".join(sorted({*models} - {one.model for one in newest}))
     if len(entries) < FEWEST:
-        whose, programs = "" if model is None else f" to {model}", {one.model for one in newest}
-        if len(programs) > 1:
-            raise UserError(f"{journal}: several programs write it, for {', '.join(sorted(programs))}: give one --of")
-        lack = f"holds {len(entries)} answered requests{whose} of the latest strategy, and {FEWEST} are wanted"
-        raise UserError(f"{journal}: {lack}: serve some more, or give another --journal")
+        lack = f"holds {len(entries)} answered requests to {whose} of the latest strategy, and {FEWEST} are wanted"
+        also = f", or --of {others}" * bool(others)
+        raise UserError(f"{journal}: {lack}: serve some more, or give another --journal{also}")
     origin = _arrival(entries[0])
     return Replay(
         model=entries[0].model,
@@ -72,6 +72,7 @@ def read_replay(journal: Path, model: str | None, most: int, *, sent: bool = Fal
         recorded=tuple(_served(one, _arrival(one) - origin, sent=sent) for one in entries),
         max_tokens=max(one.max_tokens for one in entries),
         left_out=len(asked) - len(entries),
+        others=others,
         sent=sent,
     )
 
@@ -104,10 +105,9 @@ def fit_prices(recorded: Sequence[Served]) -> tuple[Bilinear, int]:
     start, first, end = np.array([(one.started, one.first_token, one.end) for one in recorded]).T
     beside = np.minimum.outer(end, end) - np.maximum.outer(first, start)
     rows = np.maximum(1, beside.clip(0).sum(axis=1) / np.maximum(end - first, LEAST_SECONDS)).round().astype(int)
-    timed = list(zip(recorded, rows.tolist(), strict=True))
     steps = [
         Timing(many, one.input_length + one.output_length // 2, (one.end - one.first_token) / (one.output_length - 1))
-        for one, many in timed
+        for one, many in zip(recorded, rows.tolist(), strict=True)
         if one.output_length > 1
     ]
     read = [Timing(1, one.input_length, one.first_token - one.started) for one in recorded]
@@ -257,12 +257,14 @@ def find_better(found: WhatIf) -> Trial | None:
 
 def write_sentences(found: WhatIf) -> Iterator[str]:
     replay, (mean_error, p99_error) = found.replay, found.errors
+    taken = f"{len(replay.recorded)} requests to {replay.model}"
+    others = f"; --of replays those to {replay.others}" * bool(replay.others)
     off = f"a mean completion time {mean_error:+.1%} and a p99 {p99_error:+.1%} from those recorded"
     if not found.trusted:
         yield (
-            f"No strategy can be judged by these {len(replay.recorded)} requests: simulated under {replay.strategy}, "
-            f"which served them, they have {off}. "
-            "Other programs may have taken the machine's cores for a time, or settings differ from the server's."
+            f"No strategy can be judged by these {taken}: simulated under {replay.strategy}, "
+            f"which served them, they have {off}. Other programs may have taken the machine's cores for a time, "
+            f"or settings differ from the server's{others}."
         )
         return
     yield _write_verdict(found)
@@ -276,7 +278,7 @@ def write_sentences(found: WhatIf) -> Iterator[str]:
     )
     left_out = f" ({replay.left_out} that got no token left out)" if replay.left_out else ""
     yield (
-        f"{len(replay.recorded)} requests to {replay.model}{left_out}. Predicted lengths are "
+        f"{taken}{left_out}{others}. Predicted lengths are "
         + ("those recorded. " if replay.predicted else "made up, with errors: the journal has none. ")
         + "Prompts count as read in full: the journal has no texts that would say what was cached."
     )
@@ -304,12 +306,8 @@ def show(found: WhatIf) -> RenderableType:
     if not found.trusted:
         return Group(*sentences)
     rows = {", ".join(filter(None, one)): [found.trials[one]] for one in ((found.replay.strategy, ""), *found.by_mean)}
-    return Group(
-        *sentences,
-        show_table(
-            tabulate("All trials; % is the difference to the first row, which served", [rows], TABLES["whatif"])
-        ),
-    )
+    table = tabulate("All trials; % is the difference to the first row, which served", [rows], TABLES["whatif"])
+    return Group(*sentences, show_table(table))
 
 
 def whatif_json(found: WhatIf) -> Json:

@@ -24,7 +24,7 @@ class Trying:
     """Replay: which requests, and under which strategies."""
 
     of: str | None = option(None)
-    """model whose requests are replayed, as the journal names it (default: the latest, if alone)"""
+    """model whose requests are replayed, as the journal names it (default: the latest)"""
     last: Count = option(2000)
     """requests at most, the newest"""
     strategies: tuple[str, ...] | None = option(None, commas=True, metavar="A,B,...")
@@ -73,7 +73,7 @@ def run(config: Whatif) -> int:
     replay = read_replay(journal, config.of, config.last)
     profile = find_profile(default_cache(), replay.model)
     if profile is None:
-        replay = read_replay(journal, config.of, config.last, sent=True)
+        replay = read_replay(journal, replay.model, config.last, sent=True)
     setting = _setting(config, replay, profile)
     names = choose_strategies(config.strategies, sent=replay.sent)
     with stoppable(), Bars(threaded=True) as bars:

@@ -18,7 +18,6 @@ from loadgen.load import arrival_times
 from loadgen.simulate import whatif
 from loadgen.simulate.simulation import simulate
 from loadgen.workload.lengths import RequestLengths
-from models.errors import UserError
 from scheduler.assembly import assemble
 from scheduler.batching.batcher import BatchLimits
 from scheduler.journal.file import RequestEntry, append, connect, read
@@ -132,7 +131,7 @@ def test_a_record_that_no_one_speed_explains_is_told_in_a_sentence_and_no_table(
     assert isinstance(page := whatif.show(found), Group) and [str(one).strip() for one in page.renderables] == [
         sentence
     ]
-    assert sentence.startswith("No strategy can be judged by these 80 requests: simulated under baton-pd")
+    assert sentence.startswith("No strategy can be judged by these 80 requests to tiny: simulated under baton-pd")
     assert "Other programs may have taken the machine's cores" in sentence
 
 
@@ -183,7 +182,11 @@ def test_one_command_tells_all(journal: Path, tmp_path: Path, capsys: pytest.Cap
 
 MISSING = [
     (("--strategies", "vsq"), "vsq: wants other weights"),
-    (("--of", "another"), "holds 0 answered requests to another"),
+    (
+        ("--of", "another"),
+        "holds 0 answered requests to another of the latest strategy, and 20 are wanted: serve some "
+        "more, or give another --journal, or --of tiny",
+    ),
 ]
 
 
@@ -194,19 +197,41 @@ def test_what_is_missing_is_told(flags: tuple[str, ...], message: str, capsys: p
     assert message in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("given", ["tiny", "somewhere/tiny", "127.0.0.1:8001/v1", None])
-def test_of_two_programs_that_share_a_journal_one_is_replayed(journal: Path, given: str | None) -> None:
-    """A gateway's entries between its backend's were taken for another strategy's."""
+GATEWAY = "127.0.0.1:8001/v1"
+
+
+@pytest.fixture
+def shared(journal: Path) -> Path:
+    """A journal that a server and a gateway before it write by turns."""
     entries = list(read(journal))
     connection = connect(journal)
-    append(connection, [replace(one, model=model) for one in entries for model in ("tiny", "127.0.0.1:8001/v1")])
+    append(connection, [replace(one, model=model) for one in entries for model in ("tiny", GATEWAY)])
     connection.close()
-    if given is not None:
-        replay = whatif.read_replay(journal, given, 70)
-        assert replay.model == given.removeprefix("somewhere/") and len(replay.recorded) == 70
-        return
-    with pytest.raises(UserError, match="several programs write it, for 127.0.0.1:8001/v1, tiny: give one --of"):
-        whatif.read_replay(journal, None, 70)
+    return journal
+
+
+@pytest.mark.parametrize("given", ["tiny", "somewhere/tiny", GATEWAY, None])
+def test_of_two_programs_that_share_a_journal_one_is_replayed(shared: Path, given: str | None) -> None:
+    """A gateway's entries between its backend's were taken for another strategy's; then whose were wanted was asked."""
+    replay = whatif.read_replay(shared, given, 70)
+    assert replay.model == (given or GATEWAY).removeprefix("somewhere/") and len(replay.recorded) == 70
+    assert {replay.model, replay.others} == {"tiny", GATEWAY}
+
+
+@pytest.mark.parametrize("slots", [4, 1])
+def test_whose_requests_were_replayed_is_printed_with_whose_could_be(shared: Path, slots: int) -> None:
+    """Also where nothing else is, as with one slot, at which no speed fits."""
+    setting = replace(SETTING, machine=replace(MACHINE, max_num_seqs=slots))
+    found = try_to_end(whatif.read_replay(shared, None, 1000), setting)
+    said = " ".join(whatif.write_sentences(found))
+    assert found.trusted == (slots == 4) and f" 80 requests to {GATEWAY}" in said
+    assert "; --of replays those to tiny." in said
+
+
+def test_an_empty_journal_names_no_model(cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    connect(cache / "journal" / "journal.sqlite3").close()
+    assert run() == 1
+    assert "holds 0 answered requests to any model of the latest strategy" in capsys.readouterr().err
 
 
 def test_a_gateway_s_journal_is_replayed_at_prices_fitted_to_it(journal: Path, cache: Path) -> None:
