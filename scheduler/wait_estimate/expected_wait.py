@@ -22,7 +22,7 @@ from scheduler.wait_estimate.held_rows import HeldRows, generates
 from scheduler.wait_estimate.load_report import report_load
 from scheduler.wait_estimate.node_router import NodeLoad
 from scheduler.wait_estimate.places import FRESH, FRONT, Explanation, Places, find_reason
-from scheduler.wait_estimate.speed import Speed
+from scheduler.wait_estimate.speed import Holding, Made, Speed
 from scheduler.waiting.sorted_requests import QueueAhead
 from scheduler.worker import Worker
 
@@ -71,9 +71,9 @@ class ExpectedWait:
         """Tokens made, of these by rows past their first, and prompt tokens prefilled, some begun."""
         self.count_again()
         prices = self._prices()
-        prompts = prices.prompt * read + prices.entry * begun
+        prompts = prices.read_work(read, begun)
         reading = prices.unit * prompts / len(self._workers) if prices.fixed_seconds else 0.0
-        self._observe(decoded, tokens + prompts, reading, begun)
+        self._observe(Made(decoded, tokens + prompts, reading, begun))
 
     def ended(self, request: Request, end: float) -> None:
         self._speed.ended(request.generated, cut=request.generated >= request.sampling.max_tokens)
@@ -275,10 +275,10 @@ class ExpectedWait:
             self._held = HeldRows.of(requests, slots, self._prices(), typical, stuck=self._stuck)
         return self._held
 
-    def _observe(self, tokens: int = 0, work: float = 0.0, reading: float = 0.0, begun: int = 0) -> None:
+    def _observe(self, made: Made = Made()) -> None:  # noqa: B008 - frozen
         held = [request for worker in self._workers for request in worker.requests.values()]
         cells = sum(len(request.prompt) + request.generated for request in held)
-        self._speed.observe(len(held), sum(map(generates, held)), self._now(), tokens, work, reading, cells, begun)
+        self._speed.observe(Holding(len(held), sum(map(generates, held)), cells), self._now(), made)
 
     def _live(self) -> list[Worker]:
         if self._serving is None:

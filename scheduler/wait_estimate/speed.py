@@ -15,6 +15,21 @@ FEWEST_ANSWERS = 4
 LENGTHS = 64  # answers in the running mean
 
 
+class Holding(NamedTuple):
+    """What executors hold."""
+
+    rows: int = 0
+    decoding: int = 0  # past their first token
+    cells: int = 0  # of the KV cache, of all rows
+
+
+class Made(NamedTuple):
+    tokens: int = 0  # by rows that decode
+    work: float = 0.0  # by all
+    reading: float = 0.0  # seconds of prompts, by prices
+    begun: int = 0  # prompts
+
+
 class _Sums(NamedTuple):
     """Exponentially decayed."""
 
@@ -36,36 +51,24 @@ class Speed:
         """
         self._iteration = iteration
         self._sums = _Sums()
-        self._rows = self._decoding = self._cells = 0  # held since `_now`, those that decode, and KV cells of all
+        self._load = Holding()  # since `_now`
         self._now = self._reading = self._elapsed = self._begun = 0.0
         self.answers = 0  # of LENGTHS
         self._mean_length = self._complete = 0.0
 
-    def observe(
-        self,
-        rows: int,
-        decoding: int,
-        now: float,
-        tokens: int = 0,
-        work: float = 0.0,
-        reading: float = 0.0,
-        cells: int = 0,
-        begun: int = 0,
-    ) -> None:
-        """What rows held since the last call did: `tokens` by those that decode, `work` by all, of it `reading`
-        prompts, in seconds by prices; then set `rows`, `decoding`, those past their first token, and `cells` of all.
-        """
-        seconds = now - self._now
-        fade, reading, holds_up = exp(-seconds / MEMORY), min(seconds, reading), self._decoding > 0
+    def observe(self, load: Holding, now: float, made: Made = Made()) -> None:  # noqa: B008 - frozen
+        """`made` since the last call; `load` from now on."""
+        before, seconds = self._load, now - self._now
+        fade, reading, holds_up = exp(-seconds / MEMORY), min(seconds, made.reading), before.decoding > 0
         self._reading = self._reading * fade + reading * holds_up
-        self._begun = self._begun * fade + begun * holds_up
+        self._begun = self._begun * fade + made.begun * holds_up
         self._elapsed = self._elapsed * fade - MEMORY * expm1(-seconds / MEMORY)
-        if held := self._rows:
-            decode_seconds = self._decoding * (seconds - reading)
-            cells_made = tokens * self._cells / held
-            new = _Sums(tokens, tokens * held, cells_made, decode_seconds, work, work / held, seconds)
-            self._sums = _Sums(*(before * fade + one for before, one in zip(self._sums, new, strict=True)))
-        self._rows, self._decoding, self._cells, self._now = rows, decoding, cells, now
+        if rows := before.rows:
+            tokens, decode_seconds = made.tokens, before.decoding * (seconds - reading)
+            cells_made = tokens * before.cells / rows
+            new = _Sums(tokens, tokens * rows, cells_made, decode_seconds, made.work, made.work / rows, seconds)
+            self._sums = _Sums(*(one * fade + more for one, more in zip(self._sums, new, strict=True)))
+        self._load, self._now = load, now
 
     def ended(self, length: int, *, cut: bool = False) -> None:
         self.answers = min(self.answers + 1, LENGTHS)

@@ -20,7 +20,7 @@ from scheduler.strategy import STRATEGIES
 from scheduler.wait_estimate.calibration import ALONE, FEWEST, LEAST_SPREAD, NO_WAIT, UNKNOWN, Calibration
 from scheduler.wait_estimate.expected_wait import ExpectedWait
 from scheduler.wait_estimate.places import FRESH
-from scheduler.wait_estimate.speed import Speed
+from scheduler.wait_estimate.speed import Holding, Made, Speed
 from scheduler.waiting.prices import Prices
 from scheduler.waiting.sorted_requests import QueueAhead
 from tests.scheduler.fakes import VirtualClock, admitted, port, request, token
@@ -295,9 +295,9 @@ def test_the_load_of_a_node_is_the_work_of_all_that_it_has(predicted: float | No
 
 def test_an_idle_hour_changes_nothing() -> None:
     pace = Speed()
-    pace.observe(2, 2, 0.0)
-    pace.observe(0, 0, 5.0, 20, 20)
-    pace.observe(2, 2, 3605.0)
+    pace.observe(Holding(2, 2), 0.0)
+    pace.observe(Holding(), 5.0, Made(20, 20))
+    pace.observe(Holding(2, 2), 3605.0)
     assert pace.seconds_per_token(2) == 0.5
 
 
@@ -308,9 +308,9 @@ def test_an_idle_hour_changes_nothing() -> None:
 def test_what_lies_back_fades(rows: int, before: int, later: int, seconds: int, off: float) -> None:
     """Tokens that were made a second for long, and then some seconds of another speed."""
     pace = Speed()
-    pace.observe(rows, rows, 0.0)
+    pace.observe(Holding(rows, rows), 0.0)
     for second, made in enumerate([before] * max(300, seconds) + [later] * seconds, start=1):
-        pace.observe(rows, rows, float(second), made, made)
+        pace.observe(Holding(rows, rows), float(second), Made(made, made))
     assert pace.seconds_per_token(rows) == pytest.approx(rows / later, rel=off)
 
 
@@ -318,8 +318,8 @@ def test_rows_are_faster_among_few_as_prices_say_whatever_was_measured_how_often
     """Measured under load alone, a single row would seem so slow that none would ever be let in to show otherwise."""
     pace = Speed(lambda rows, _: 0.07 + 0.01 * rows)
     for rows, tokens in ((1, 20), (9, 90)):  # half a second and a second a token
-        pace.observe(rows, rows, 0.0)
-        pace.observe(0, 0, 10.0, tokens, tokens)
+        pace.observe(Holding(rows, rows), 0.0)
+        pace.observe(Holding(), 10.0, Made(tokens, tokens))
     assert [pace.seconds_per_token(rows) for rows in (1, 5, 9, 17)] == pytest.approx([0.5, 0.75, 1.0, 1.5])
     assert [pace.seconds_per_step(rows) for rows in (1, 5, 9)] == pytest.approx([0.5, 0.75, 1.0])
 
@@ -333,29 +333,29 @@ def test_before_anything_was_measured_prices_tell_the_speed() -> None:
 def test_prompts_that_held_up_rows_are_forgotten_by_the_clock_and_their_cells_count_for_none_but_them() -> None:
     """An idle server promised 3.5 s for 0.34 for 60 calls, since a burst of long prompts had made tokens slow."""
     pace = Speed(lambda rows, cells: 0.01 * rows * (1 if cells is None else cells / 100))
-    pace.observe(0, 0, 0.0)
-    pace.observe(10, 10, 300.0, cells=4000)
-    pace.observe(10, 10, 320.0, tokens=200, work=200, reading=12.0, begun=6, cells=4000)
+    pace.observe(Holding(), 0.0)
+    pace.observe(Holding(10, 10, 4000), 300.0)
+    pace.observe(Holding(10, 10, 4000), 320.0, Made(tokens=200, work=200, reading=12.0, begun=6))
     assert pace.prompt_seconds == pytest.approx(2.0)
     held_up = pace.seconds_per_token(10)
     assert held_up is not None and held_up > 0.13
-    pace.observe(0, 0, 320.0)
-    pace.observe(1, 1, 620.0)
+    pace.observe(Holding(), 320.0)
+    pace.observe(Holding(1, 1), 620.0)
     assert pace.seconds_per_token(10) == pytest.approx(0.1, rel=1e-3), "of those with 100 cells"
 
 
 def test_the_first_token_of_a_long_prompt_is_no_measurement() -> None:
     pace = Speed()
-    pace.observe(1, 0, 0.0)
-    pace.observe(1, 1, 10.0, 0, 500.0)
+    pace.observe(Holding(1, 0), 0.0)
+    pace.observe(Holding(1, 1), 10.0, Made(0, 500.0))
     assert pace.seconds_per_token(1) is None and pace.seconds_per_step(1) is None
 
 
 def test_a_token_counts_the_seconds_of_the_rows_that_generate_and_work_those_of_all() -> None:
     """Rows that were being read counted as if they generated, so that long prompts seemed to make tokens slow."""
     pace = Speed()
-    pace.observe(8, 2, 0.0)
-    pace.observe(0, 0, 10.0, 20, 100.0)
+    pace.observe(Holding(8, 2), 0.0)
+    pace.observe(Holding(), 10.0, Made(20, 100.0))
     assert (pace.seconds_per_token(8), pace.seconds_per_step(8)) == (1.0, 0.8)
 
 

@@ -12,6 +12,7 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from scheduler.request_table import RequestTable
+from scheduler.wait_estimate.speed import Holding, Made
 from scheduler.worker import Worker
 from server.access import Access, Quota
 from server.composition.gateway import open_gateway
@@ -163,8 +164,8 @@ class Gateway:
     def measure(self) -> None:
         """A speed, so that times can be told."""
         speed, now = self.service.dispatcher.waits._speed, self.service.dispatcher.now()
-        speed.observe(1, 1, now - 1)
-        speed.observe(0, 0, now, 100, 100.0)
+        speed.observe(Holding(1, 1), now - 1)
+        speed.observe(Holding(), now, Made(100, 100.0))
 
     async def get(self, path: str) -> Any:
         return orjson.loads(await self.read(path))
