@@ -40,9 +40,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: (item.path not in slow, len(item.path.parts)))
 
 
+def pytest_collectstart() -> None:
+    """Nothing of what is collected is garbage, and looking for some took two seconds of nine."""
+    gc.disable()
+
+
 def pytest_collection_finish() -> None:
     """Modules and thousands of items stay: a full collection, which some tests ask for, took 0.6 s to look at them."""
     gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(scope="module", autouse=True)
