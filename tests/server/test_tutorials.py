@@ -1,6 +1,6 @@
 """The commands of docs/tutorial-*.md, run as printed where they take seconds, in a clone's folder.
 
-tests/test_readme.py runs them, and those with curl, outside of one.
+tests/test_readme.py runs the long ones, smaller, and those with curl.
 """
 
 import os

@@ -143,7 +143,8 @@ def test_32_answers_of_the_default_model_are_those_alone() -> None:
         pytest.skip(f"{DEFAULT_MODEL} is not in the cache")
     folder = Catalog().resolve(DEFAULT_MODEL)
     model, text = load(folder, kernels=Kernels.NATIVE), Text.load(folder)
-    specs = [spec(row_id, length, 4) for row_id, length in enumerate((2 * LENGTHS)[:32])]
+    lengths = (*LENGTHS, *(length // 5 + 1 for length in LENGTHS[:15]))
+    specs = [spec(row_id, length, 4) for row_id, length in enumerate(lengths)]
     longest = max(LENGTHS) + 5  # tight: a check reads all of an arena at every turn
     answers = []
     for rows, groups in ((32, [specs[:20], specs[20:]]), (1, [[one] for one in specs])):

@@ -15,6 +15,7 @@ from loadgen.client.client import Target
 from loadgen.compare.run import read_batch_rows
 from loadgen.result_file import PROGRAM
 from scheduler.journal.file import read
+from tests.live_server import serve_here
 from tests.loadgen.scripted import HEAD, Answer, finish, plain, said, scripted, stream, usage
 
 ROOT = Path(__file__).parents[3]
@@ -54,7 +55,7 @@ def servers_of(model: Path) -> list[psutil.Process]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(400)
-async def test_two_strategies_from_end_to_end(tiny_folder: Path, tmp_path: Path) -> None:
+async def test_a_strategy_beside_a_server_that_is_found_from_end_to_end(tiny_folder: Path, tmp_path: Path) -> None:
     model = tmp_path / "tiny"
     model.symlink_to(tiny_folder)
     folder = tmp_path / "report"
@@ -65,13 +66,15 @@ async def test_two_strategies_from_end_to_end(tiny_folder: Path, tmp_path: Path)
     loads = ("--request-rates", "50,inf", "--output", str(folder))
     journal = tmp_path / "journal.sqlite3"
     served = ("--serve-args", f"--journal {journal}", "--api-key", "the-key-of-all-servers")
-    code, out, err = await compare(str(model), "--strategies", "baton-pd,vs", *served, *loads, *flags, environ=environ)
+    with serve_here(tiny_folder, "--allow-replay") as url:
+        contestants = ("--strategies", "vs", "--urls", f"found={url}", "--replay-lengths", *served)
+        code, out, err = await compare(str(model), *contestants, *loads, *flags, environ=environ)
     assert code == 0, err
     assert len({one.scope for one in read(journal)}) == 1  # so each server learned from those before
     held = report(folder)
     assert [(one["round"], one["contestant"], one["request_rate"]) for one in held["plays"]] == [
         (number, name, rate)
-        for number, names in enumerate((("baton-pd", "vs"), ("vs", "baton-pd"), ("baton-pd", "vs")), 1)
+        for number, names in enumerate((("vs", "found"), ("found", "vs"), ("vs", "found")), 1)
         for name in names
         for rate in (50.0, "inf")
     ]
@@ -79,12 +82,12 @@ async def test_two_strategies_from_end_to_end(tiny_folder: Path, tmp_path: Path)
     # Lengths are replayed: all contestants have the same in a round, and max_tokens does not tell them.
     lengths = {(one["round"], one["total_output_tokens"]) for one in held["plays"]}
     assert len(lengths) == 3 and len({tokens for _, tokens in lengths}) > 1
-    assert held["flags"]["replay_lengths"] is True and held["troubles"] == []
+    assert held["troubles"] == []
     assert all(len(one["jcts_s"]) == 4 and one["mean_ttft_ms"] > 0 for one in held["plays"])
-    logs = {f"{name}-round-{number}.log" for name in ("baton-pd", "vs") for number in (1, 2, 3)}
+    logs = {f"vs-round-{number}.log" for number in (1, 2, 3)}
     assert {path.name for path in (folder / "logs").iterdir()} == logs
     assert "a-key-of-the" not in (folder / "report.json").read_text() + (folder / "report.html").read_text()
-    assert "vs against baton-pd, 50 requests/s, mean JCT: " in out
+    assert "found against vs, 50 requests/s, mean JCT: " in out
     assert held["num_warmups"] == 1 and "warmed up with 1 request before each of its turns" in out
     assert servers_of(model) == []
 
@@ -105,6 +108,7 @@ async def test_ctrl_c_leaves_no_server_behind(tiny_folder: Path, tmp_path: Path)
     assert "interrupted" in err.decode() and "Traceback" not in err.decode()
     held = report(tmp_path / "out")
     assert held["interrupted"] and [one["interrupted"] for one in held["plays"]] == [True]
+    assert held["flags"]["replay_lengths"] is True, "which is so where no contestant is a server that is found"
 
 
 async def test_ctrl_c_leaves_a_report_of_what_ran(tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
 """The compiled pass where memory or threads end, in a process of its own: what it says, and whether it goes on.
 
-python -m tests.models.native.short_of_memory FOLDER WHAT
+python -m tests.models.native.short_of_memory FOLDER
 """
 
 import resource
@@ -52,7 +52,8 @@ def refused(work: Callable[[], object]) -> bool:
     return False
 
 
-def main(folder: Path, what: str) -> None:
+def main(folder: Path, what: str, threads: int) -> None:
+    torch.set_num_threads(threads)
     network = load(folder, dtype="float32").network
     assert isinstance(network, NativeDecoder)
     new = {"tokens": 60_000, "threads": 12}[what]
@@ -70,5 +71,5 @@ def main(folder: Path, what: str) -> None:
         assert torch.equal(compute(), network.twin().forward(tokens, positions, None, cells, last))
 
 
-torch.set_num_threads(16 if sys.argv[2] == "threads" else 2)  # the stacks of five that ended may be left for others
-main(Path(sys.argv[1]), sys.argv[2])
+main(Path(sys.argv[1]), "threads", 16)  # the stacks of five that ended may be left for others
+main(Path(sys.argv[1]), "tokens", 2)

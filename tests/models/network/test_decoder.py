@@ -16,6 +16,7 @@ import pytest
 import torch
 import transformers
 from torch import Tensor
+from torch._inductor import config
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import PreTrainedModel
 
@@ -230,6 +231,8 @@ def test_a_step_takes_two_dozen_operations_a_layer(tmp_path: Path, tiny_text: Te
 
 
 PARTS = {"turn": turn, "multiply_gate": multiply_gate}
+SCALAR = {"cpp.vec_isa_ok": False, "cpp_cache_precompile_headers": False, "compile_threads": 1}
+"""Two compilations in this process, where inductor would compile six programs more to try the CPU's vectors out."""
 
 
 @pytest.mark.parametrize("served", [one for one in SERVED if one.own], ids=str)
@@ -262,11 +265,12 @@ def test_rotation_and_gated_product_are_compiled_to_one_graph_each(tmp_path: Pat
 def test_compiled_rotation_and_gated_product_are_those_of_their_operations(tmp_path: Path) -> None:
     network = load(build(tmp_path, "Llama", GROUPED), dtype="float32", kernels=Kernels.TORCH).network
     assert isinstance(network, Decoder)
-    expected = network.read(TEXT)
-    network.compile_parts()
-    assert all(getattr(layer, part) is not PARTS[part] for layer in network.layers for part in PARTS)
-    with torch.inference_mode():
-        torch.testing.assert_close(network.read(TEXT), expected, atol=5e-5, rtol=5e-5)
+    expected = network.read(TEXT[:1])
+    with config.patch(SCALAR):
+        network.compile_parts()
+        assert all(getattr(layer, part) is not PARTS[part] for layer in network.layers for part in PARTS)
+        with torch.inference_mode():
+            torch.testing.assert_close(network.read(TEXT[:1]), expected, atol=5e-5, rtol=5e-5)
 
 
 @pytest.mark.parametrize("wrong", [None, 1.02], ids=["no compiler", "something else"])

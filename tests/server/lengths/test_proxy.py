@@ -85,7 +85,7 @@ def test_what_cannot_be_trained_is_one_line(
 def trained(tmp_path: Path, tiny_folder: Path, embedder: Path, capsys: pytest.CaptureFixture[str]) -> Setup:
     path = tmp_path / "proxy"
     assert train(rows_file(tmp_path / "rows.jsonl"), *flags(tiny_folder, embedder), "--output", path) == 0
-    return Setup(embedder, path, Manifest("tiny", 32))
+    return Setup(embedder, path, Manifest("tiny", 32), niceness=0)  # other tests may keep all cores busy
 
 
 QUERIES = (LengthQuery("x y", "a b c", 3, 100), LengthQuery("", "a", 1, 100))
