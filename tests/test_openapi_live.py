@@ -76,12 +76,12 @@ LOOSE = frozenset({"estimate", "createMessage", "countMessageTokens", "createRes
 and those of responses."""
 
 QUICK = {
-    "createChatCompletion": 60,
-    "createResponse": 60,
-    "createEmbedding": 40,
-    "createCompletion": 80,
-    "tokenize": 80,
-    "detokenize": 100,
+    "createChatCompletion": 50,
+    "createResponse": 50,
+    "createEmbedding": 30,
+    "createCompletion": 60,
+    "tokenize": 40,
+    "detokenize": 60,
 }
 """Requests to the operations that have a body, the same each time."""
 

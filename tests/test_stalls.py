@@ -24,7 +24,6 @@ from server.composition.app import open_service
 from server.composition.gateway import open_gateway
 from server.config import GatewayConfig, load_config
 from server.http.front import OPEN, Front
-from server.http.listener import LINGER
 from server.keys import Keyring
 from server.process.life import listen, shorten_pauses
 from tests import tiny
@@ -279,10 +278,11 @@ def packed(key: str, body: bytes) -> bytes:
 
 
 async def test_packed_bodies_do_not_hold_the_event_loop_after_their_refusal(
-    large_folder: Path, caplog: pytest.LogCaptureFixture
+    large_folder: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """300 MB in 306 kB of gzip held it for 0.75 s behind a 401, as the rest of a refused body was unpacked on it; what
     is no gzip at all wrote three tracebacks."""
+    monkeypatch.setattr("server.http.listener.LINGER", 0.5)
     bomb, junk = gzip.compress(bytes(300_000_000)), b"junk!"
     refused = [("wrong", bomb, 401), ("right", bomb, 413), ("wrong", junk, 401), ("right", junk, 400)]
     async with watched(large_folder, Front(Access(Keyring(["right"])))) as service:
@@ -290,7 +290,7 @@ async def test_packed_bodies_do_not_hold_the_event_loop_after_their_refusal(
             service.stall = 0.0
             for key, body, status in refused:
                 assert await service.status(packed(key, body)) == status
-            await asyncio.sleep(LINGER + 1)  # what is left of the bodies is read meanwhile
+            await asyncio.sleep(0.8)  # what is left of the bodies is read meanwhile
             if service.stall <= MOST:
                 break
         assert service.stall <= MOST

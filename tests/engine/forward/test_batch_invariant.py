@@ -118,7 +118,7 @@ def test_a_hit_beside_others_has_the_bits_of_a_miss_alone(model: LoadedModel, ti
         assert torch.equal(done.logits, other.logits) and torch.equal(done.kv.keys, other.kv.keys)
 
 
-@pytest.mark.parametrize(("seed", "cached"), [(0, False), (1, False), (1, True), (2, True)])
+@pytest.mark.parametrize(("seed", "cached"), [(0, False), (1, False), (2, True)])
 def test_each_row_of_a_random_schedule_generates_the_tokens_that_it_generates_alone(
     seed: int, cached: bool, model: LoadedModel, tiny_text: Text
 ) -> None:

@@ -18,7 +18,7 @@ from tests.server.gateway.backends import chat
 from tests.server.gateway.processes import Process, backend, gateway
 
 FAULTS = "LENGTHWISE_TEST_FAULTS" in os.environ
-CALLS, KILLS = (10_000, 100) if FAULTS else (1000, 10)
+CALLS, KILLS = (10_000, 100) if FAULTS else (500, 6)
 PATH = "/v1/chat/completions"
 
 
