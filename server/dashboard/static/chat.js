@@ -89,6 +89,7 @@ class Chat {
     if (!text || this.stopper || !this.form.reportValidity()) return;
     this.prompt.value = "";
     for (const button of this.talk.querySelectorAll(".keep")) button.remove();
+    if (!this.conversation.openCall()) this.conversation.dropUnanswered();
     const call = this.conversation.openCall();
     const turn = call ? { role: "tool", tool_call_id: call.id, content: text } : { role: "user", content: text };
     this.conversation.add(turn);
@@ -220,7 +221,7 @@ class Chat {
     this.stop.disabled = !stopper;
     this.send.disabled = Boolean(stopper);
     this.retry.disabled = Boolean(stopper) || !this.conversation.turns.length;
-    const call = this.conversation.openCall();
+    const call = this.conversation.openCall(!stopper); // where no answer came, the next message replaces the results
     this.prompt.placeholder = call ? `The result of ${call.function.name}(${call.function.arguments})` : this.usual;
   }
 }

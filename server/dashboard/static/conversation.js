@@ -34,10 +34,17 @@ export class Conversation {
     return this.turns.length > 0;
   }
 
-  /** The first call of a tool that has no result yet; undefined where the last answer called none, or all have theirs. */
-  openCall() {
+  /** Forget a message that was never answered, or the results of calls: it may be what the server refuses. */
+  dropUnanswered() {
+    while (this.turns.length && this.turns.at(-1).role !== "assistant") this.turns.pop();
+  }
+
+  /** The first call of a tool that has no result yet; undefined where the last answer called none, or all have theirs:
+   * the first one, if they shall be given `again`. */
+  openCall(again = false) {
     const at = this.turns.findLastIndex((turn) => turn.role !== "tool");
-    return this.turns[at]?.tool_calls?.[this.turns.length - 1 - at];
+    const calls = this.turns[at]?.tool_calls ?? [];
+    return calls[this.turns.length - 1 - at] ?? (again ? calls[0] : undefined);
   }
 
   /** The fields of a request for the next answer, of two where a second one is wanted beside it; settings that are empty

@@ -198,6 +198,28 @@ async def test_a_refusal_is_told_and_not_remembered_as_an_answer(page: Page) -> 
     page.problems[:] = [one for one in page.problems if "400" not in one]  # the browser itself logs that status
 
 
+async def test_what_was_refused_is_replaced_by_the_next_message(page: Page, live: Live) -> None:
+    """It was sent again with each later message, which was then refused as well."""
+    await send(page, "x" * 5000)
+    await page.until("document.querySelector('.turn.failed') && !document.getElementById('retry').disabled")
+    await set_field(page, "tools", json.dumps([CLOCK]))
+    live.dispatcher.script = partial(say, OTHER + OTHER.replace("{}", '{"zone": 1}'))
+    await talk(page, "When?")
+    first = "document.getElementById('prompt').placeholder === 'The result of clock({})'"
+    await page.until(first)
+    await send(page, "x" * 5000)
+    await page.until("document.getElementById('prompt').placeholder.includes('zone')")
+    await send(page, "one")
+    await page.until(f"document.querySelectorAll('.turn.failed').length === 2 && {first}")
+    live.dispatcher.script = answer
+    await send(page, "noon")
+    await page.until("document.getElementById('prompt').placeholder.includes('zone')")
+    await talk(page, "night")
+    turns = await page.value("JSON.parse(localStorage.getItem('lengthwise-chat')).turns")
+    assert [turn["content"] for turn in turns] == ["When?", "", "noon", "night", ANSWER]
+    page.problems[:] = [one for one in page.problems if "400" not in one]
+
+
 async def test_markdown_becomes_nodes_and_markup_of_the_model_stays_text(page: Page, live: Live) -> None:
     assert await render(page, MARKDOWN) == SHOWN
     live.dispatcher.script = partial(say, "**a** <img src=x onerror='window.broken = true'>")
