@@ -14,6 +14,7 @@ from server.access import holder_of
 from server.api.errors import invalid, reword_errors
 from server.api.input import responses as bodies
 from server.api.input.body import read_call
+from server.api.input.refused import refuse_asked
 from server.api.input.schema import ChatBody, Message, PastCall, PastFunction
 from server.api.output import response_objects as replies
 from server.api.output.answer import respond
@@ -51,7 +52,10 @@ async def read_chat(request: web.Request, body: bodies.ResponsesBody) -> tuple[C
 
 
 async def show_response(request: web.Request) -> web.Response:
-    """Show a response that is kept; raises ApiError 404."""
+    """Show a response that is kept; raises ApiError 400, 404."""
+    streams = request.query.get("stream", "false") != "false"
+    reason = "a stored response is not streamed again; leave it out"
+    refuse_asked(("stream", streams, reason), ("starting_after", "starting_after" in request.query, reason))
     return json_response(request.app[STORE].find(request.match_info["id"], holder_of(request), "id").reply)
 
 

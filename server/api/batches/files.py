@@ -70,8 +70,11 @@ async def upload_file(request: web.Request) -> web.Response:
 async def list_files(request: web.Request) -> web.Response:
     """List the files that are kept, the latest first; raises ApiError 400."""
     files = batches_of(request).files.all_of(holder_of(request))
-    purpose = request.query.get("purpose")
-    return send_page(request, [_file_object(file) for file in files if purpose in (None, file.purpose)], FileList)
+    purpose, order = request.query.get("purpose"), request.query.get("order", "desc")
+    if order not in ("asc", "desc"):
+        raise invalid("order", "must be asc or desc", "invalid_value")
+    found = [_file_object(file) for file in files if purpose in (None, file.purpose)]
+    return send_page(request, found[:: -1 if order == "asc" else 1], FileList)
 
 
 async def show_file(request: web.Request) -> web.Response:

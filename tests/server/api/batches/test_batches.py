@@ -204,7 +204,7 @@ async def test_bad_calls_are_refused(live: Live) -> None:
         assert (found, reply["error"]["param"]) == (400, param), reply
     for path in ("/v1/files/x", "/v1/files/x/content", "/v1/batches/x", "/v1/files/..%2F..%2Fbatches%2Fx/content"):
         assert (await live.get(path)).status == 404
-    for query in ("limit=0", "limit=x", "after=x"):
+    for query in ("limit=0", "limit=x", "after=x", "order=x"):
         assert (await live.get(f"/v1/files?{query}")).status == 400
     assert (await live.post("/v1/files", b"{}"))[0] == 400
     assert (await live.post("/v1/files", b"--y\r\n", content_type="multipart/form-data; boundary=x"))[0] == 400
@@ -225,7 +225,9 @@ async def test_lists_come_in_pages_the_latest_first(live: Live) -> None:
     assert (page["first_id"], page["last_id"], page["has_more"]) == (made[2], made[1], True)
     page = (await live.get(f"/v1/batches?after={made[1]}")).json
     assert ([one["id"] for one in page["data"]], page["has_more"]) == (made[:1], False)
-    assert len((await live.get("/v1/files?purpose=batch")).json["data"]) == 3
+    files = [one["id"] for one in (await live.get("/v1/files?purpose=batch")).json["data"]]
+    page = (await live.get(f"/v1/files?purpose=batch&order=asc&after={files[-1]}")).json  # `order` was ignored
+    assert len(files) == 3 and [one["id"] for one in page["data"]] == files[1::-1]
 
 
 async def test_a_key_sees_only_its_own(tmp_path: Path) -> None:

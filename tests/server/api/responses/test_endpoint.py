@@ -245,6 +245,17 @@ async def test_stored_responses_are_shown_forgotten_and_bounded() -> None:
         assert (await live.post(PATH, {"input": "Hi", "previous_response_id": large["id"]}))[0] == 404
 
 
+async def test_a_kept_response_is_not_streamed_again(live: Live) -> None:
+    """JSON came all the same, of which OpenAI's SDKs make a stream without an event."""
+    path = f"{PATH}/{(await ask(live))['id']}"
+    for query, param in (("stream=true", "stream"), ("starting_after=3", "starting_after")):
+        refused = await live.get(f"{path}?{query}")
+        error = refused.json["error"]
+        assert (refused.status, error["param"], error["code"]) == (400, param, "unsupported")
+        assert "is not streamed again" in error["message"]
+    assert (await live.get(f"{path}?stream=false&include[]=reasoning.encrypted_content")).status == 200
+
+
 async def test_no_key_goes_on_from_another_ones_responses_or_makes_them_be_forgotten() -> None:
     """One that stored many emptied the store of all the others."""
     async with live_server(keys=["mine", "other"], stored_response_bytes=6000, context_length=4096) as live:
