@@ -83,6 +83,8 @@ class Call:
         if answer.reader.ended and not ended and not ends:  # ended by a call although its text could go on
             self.dispatcher.cancel(answer.request)
             answer.request.stream.put(RowUpdate(answer.request.row_id, finish_reason=FinishReason.STOP))
+        if update.finish_reason is FinishReason.LENGTH and answer.reader.whole:
+            update = msgspec.structs.replace(update, finish_reason=FinishReason.STOP)
         return Part(answer, update, pieces, answer.weight if ends else weight)
 
     def usage(self) -> Usage:

@@ -29,7 +29,8 @@ Piece: TypeAlias = str | CallPiece  # a text, or of a call
 
 
 class PlainText:
-    calls, ended = 0, False  # calls begun, and whether the answer is over though its text continues
+    # calls begun; whether the answer is over though its text continues; whether a limit cuts none
+    calls, ended, whole = 0, False, False
 
     def push(self, text: str, *, last: bool) -> list[Piece]:
         """`last` releases what was held back."""
@@ -49,6 +50,10 @@ class GuaranteedCalls:
         self._arguments = ""  # so far
         self._told = False  # passed on
         self._earlier: set[tuple[str, str]] = set()
+
+    @property
+    def whole(self) -> bool:
+        return self.calls > 0 and (self._name is None or not self._told or try_json(self._arguments) is not None)
 
     def push(self, text: str, *, last: bool) -> list[Piece]:
         if self.ended:
@@ -88,6 +93,7 @@ class GuaranteedCalls:
 
     def _rest(self) -> Iterator[Piece]:
         if self._told and self._name is not None and self._held == CALL_TAIL[0] and try_json(self._arguments) is None:
+            self._arguments += self._held
             yield CallPiece(self.calls - 1, self._held)
 
 
@@ -97,6 +103,8 @@ _HEAD = re.compile(rf'(?:{BETWEEN})?{OPEN}\n\{{"name": "(?P<name>[^"]*)", "argum
 
 class FoundCalls:
     """Text that may hold calls of any known form."""
+
+    whole = False  # what is cut is text
 
     def __init__(self, tools: Schemas, *, parallel: bool = True) -> None:
         self.calls, self.ended = 0, False

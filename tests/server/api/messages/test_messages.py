@@ -103,6 +103,12 @@ async def test_a_call_is_a_block_of_its_own(live: Live) -> None:
     assert events[-2]["delta"]["stop_reason"] == "tool_use"
 
 
+async def test_a_call_that_is_whole_is_to_be_run_though_its_repetition_was_cut(live: Live) -> None:
+    live.dispatcher.script = partial(say, f"{CALL}\n{CALL}")
+    cut = await ask(live, tools=[WEATHER], tool_choice={"type": "any"}, max_tokens=len(CALL) + 20)
+    assert (len(cut["content"]), cut["stop_reason"]) == (1, "tool_use")
+
+
 async def test_calls_and_their_results_go_back_as_turns(live: Live) -> None:
     call = {"type": "tool_use", "id": "toolu_1", "name": "weather", "input": {"city": "Graz"}}
     result = {"type": "tool_result", "tool_use_id": "toolu_1", "content": [{"type": "text", "text": "Rain"}]}

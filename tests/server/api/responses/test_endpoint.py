@@ -162,8 +162,10 @@ async def test_of_a_cut_answer_only_the_last_item_is_incomplete(tooled: Live, to
 @pytest.mark.parametrize(("tokens", "status"), [(len(CALL) - 22, "incomplete"), (len(CALL) - 5, "completed")])
 async def test_a_call_that_is_forced_is_whole_once_its_arguments_are(tooled: Live, tokens: int, status: str) -> None:
     tooled.dispatcher.script = partial(say, CALL)
-    reply = await ask(tooled, tools=[WEATHER], tool_choice="required", max_output_tokens=tokens)
-    assert (reply["status"], [item["status"] for item in reply["output"]]) == ("incomplete", [status])
+    fields = {"tools": [WEATHER], "tool_choice": "required", "max_output_tokens": tokens}
+    reply, last = await ask(tooled, **fields), (await stream(tooled, **fields))[-1]
+    assert (reply["status"], [item["status"] for item in reply["output"]]) == (status, [status])
+    assert last["type"] == f"response.{status}"
 
 
 async def test_some_tools_may_be_allowed(tooled: Live) -> None:

@@ -85,6 +85,20 @@ async def test_a_call_that_equals_an_earlier_one_ends_the_list(live: Live, strea
     assert live.dispatcher.cancelled and live.dispatcher.submitted[0].generated < 2000
 
 
+ENDS = {"in the tail": (CALL[:-3], "tool_calls"), "behind it": (CALL, "tool_calls")}
+ENDS |= {"again": (f"{CALL}\n{CALL[:-24]}", "tool_calls"), "another": (f"{CALL}\n{CALL[:-20]}Mu", "length")}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(("text", "finish"), ENDS.values(), ids=ENDS)
+async def test_a_limit_cuts_no_answer_whose_calls_are_whole(live: Live, stream: bool, text: str, finish: str) -> None:
+    """The reason was the limit also where it cut only what is left out, and clients did not run the calls."""
+    live.dispatcher.script = partial(say, text)
+    fields = {"tools": TOOLS, "tool_choice": "required", "max_tokens": len(text)}
+    (*_, last) = await live.stream_chat(**fields) if stream else [await live.chat(**fields)]
+    assert last["choices"][0]["finish_reason"] == finish
+
+
 async def test_arguments_that_a_grammar_guarantees_are_streamed_as_they_come(live: Live) -> None:
     live.dispatcher.script = partial(say, CALL)
     events = await live.stream_chat(tools=TOOLS, tool_choice="required")
