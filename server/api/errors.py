@@ -2,7 +2,7 @@
 
 import logging
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass, field, replace
 from math import ceil
@@ -226,21 +226,23 @@ OTHERS: Mapping[str, str] = {
 }  # paths of Ollama, llama.cpp and TGI -> ours
 
 
-def _find_elsewhere(request: web.Request) -> str:
+def _find_elsewhere(request: web.Request, known: Iterable[str]) -> str:
     path = request.path.rstrip("/")
     wanted = OTHERS.get(path, "/v1" + re.sub("^(/v1)+(?=/)", "", path))
-    known = [resource.canonical for resource in request.app.router.resources()]
     return suggest(wanted, known, cutoff=0.85) or "; GET / lists the endpoints"
 
 
 def _from_http(request: web.Request, error: web.HTTPException) -> ApiError:
+    known = [resource.canonical for resource in request.app.router.resources()]
     match error:
-        case web.HTTPNotFound():
-            return ApiError(404, f"there is nothing at {request.rel_url.raw_path!r}{_find_elsewhere(request)}")
-        case web.HTTPMethodNotAllowed():
+        # posted to where an id may stand: the name of an action that there is not
+        case web.HTTPMethodNotAllowed() if request.method != "POST" or request.path in known:
             allowed = ", ".join(sorted(error.allowed_methods))
             message = f"{request.method!r} is not allowed here; use {allowed}"
             return ApiError(405, message, headers={"Allow": error.headers["Allow"]})
+        case web.HTTPNotFound() | web.HTTPMethodNotAllowed():
+            there = _find_elsewhere(request, known)
+            return ApiError(404, f"there is nothing at {request.rel_url.raw_path!r}{there}")
         case web.HTTPRequestEntityTooLarge():
             return ApiError(413, "the request's body is too large; shorten it", close=True)
         case _:
