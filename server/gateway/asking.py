@@ -13,7 +13,7 @@ from yarl import URL
 
 from server.access import ACCESS, holder_of, read_key
 from server.api.errors import ApiError
-from server.api.input.body import LARGE, check_parts
+from server.api.input.body import LARGE, MAX_DEPTH, check_parts
 from server.config import Backends
 from server.gateway.backend import Backend
 from server.gateway.merged import PATHS
@@ -51,7 +51,7 @@ def refuse_kept(what: str) -> ApiError:
 def check_body(body: bytes, request: web.Request) -> dict[str, Any] | None:
     """Returns what it decoded; forms with files are no JSON. Raises ApiError 400 and 403."""
     is_form = not body or body.startswith(b"--")
-    if len(body) >= LARGE and not is_form:
+    if not is_form and (len(body) >= LARGE or body.count(b"[") + body.count(b"{") > MAX_DEPTH):
         check_parts(body)
     if not are_one(request.app) or is_form:
         return None

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from decimal import Decimal
 from functools import cache
+from itertools import accumulate
 from typing import Any, TypeVar, cast
 
 import msgspec
@@ -32,6 +33,7 @@ MAX_NESTED = 2**16  # objects, lists and names of a large body: building them bl
 
 MAX_STRINGS = 2**18
 MAX_VALUES = 2**20
+MAX_DEPTH = 256  # on any interpreter: their own bounds differ
 
 BODIES = 64  # bodies of the greatest size held until parsed
 
@@ -125,20 +127,26 @@ def _too_large(limits: FrontConfig) -> ApiError:
 
 
 def check_parts(raw: bytes) -> None:
-    """Raise ApiError 400 for too many objects, lists and names."""
+    """Raise ApiError 400 for too many objects, lists and names, or too deep ones."""
     bare = raw.replace(rb"\\", b"").replace(rb"\"", b"") if b"\\" in raw else raw
-    strings, nested, values = bare.count(b'"') // 2, 0, 0
+    strings, nested, values, outside = bare.count(b'"') // 2, 0, 0, b""
     if strings <= MAX_STRINGS:
         outside = b"".join(bare.split(b'"')[::2])
         nested, values = max(map(outside.count, (b"[", b"{", b":"))), outside.count(b",")
     if strings > MAX_STRINGS or nested > MAX_NESTED or values > MAX_VALUES:
         most = f"{MAX_VALUES} values, {MAX_STRINGS} strings, or {MAX_NESTED} lists, objects or names"
         raise bad_request(f"the request's body has more than {most}; send fewer at a time", code="too_many_values")
+    steps = (1 if one in b"[{" else -1 for one in outside.translate(None, _NO_BRACKETS))
+    if max(accumulate(steps), default=0) > MAX_DEPTH:
+        raise bad_request(f"the request's body is nested more than {MAX_DEPTH} deep; flatten it", code="invalid_json")
+
+
+_NO_BRACKETS = bytes({*range(256)}.difference(b"[]{}"))
 
 
 def parse(raw: bytes, schema: type[T]) -> T:
     """Raises ApiError 400 that names the field. Unknown fields are skipped without building their values."""
-    if len(raw) >= LARGE:
+    if len(raw) >= LARGE or raw.count(b"[") + raw.count(b"{") > MAX_DEPTH:
         check_parts(raw)
     try:
         try:
@@ -158,7 +166,7 @@ def parse(raw: bytes, schema: type[T]) -> T:
             values = _find_values(_inspect(cast(Any, schema)), re.findall(r"\w+|\.\.\.", found["path"]))
             fault += f": it is one of {', '.join(values)}"
         raise invalid(found["path"], fault, "invalid_value") from None
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         message = f"the request's body is not valid JSON: {_diagnosis(raw, error)}"
         raise bad_request(message, code="invalid_json") from None
 
@@ -189,7 +197,7 @@ def _diagnosis(raw: bytes, error: Exception) -> str:
             orjson.loads(raw)
         except orjson.JSONDecodeError as better:
             return str(better)
-    return "nested too deeply" if isinstance(error, RecursionError) else str(error)
+    return str(error)
 
 
 # possessive (`*+`), so that unterminated quotes take linear time

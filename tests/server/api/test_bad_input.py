@@ -97,6 +97,8 @@ NO_JSON: dict[str, bytes] = {
     "no body": b"",
     "lists 10,000 deep": b'{"x": ' + b"[" * 10_000 + b"]" * 10_000 + b"}",
     "lists 60,000 deep": b'{"x": ' + b"[" * 60_000 + b"]" * 60_000 + b"}",
+    "lists 257 deep": b'{"x": ' + b"[" * 256 + b"]" * 256 + b"}",
+    "objects 257 deep behind quotes": rb'{"\"": "\\", "x": ' + b'{"a": ' * 256 + b"1" + b"}" * 257,
     "malformed JSON": b'{"messages": [',
     "JSON with a byte order mark": b"\xef\xbb\xbf{}",
     "no UTF-8": b'{"messages": [{"role": "user", "content": "\xff"}]}',
@@ -165,6 +167,11 @@ async def test_bad_input_is_refused_and_nobody_else_notices(
     assert text_of(events) == ANSWER
     assert len(live.dispatcher.submitted) == 1
     assert live.dispatcher.cancelled == []
+
+
+async def test_a_body_may_be_256_deep_and_write_of_brackets(live: Live) -> None:
+    for value in (b"[" * 255 + b"]" * 255, rb'"\"' + b"[" * 1000 + rb'\\"'):
+        await live.obtain(CHAT, orjson.dumps(chat_body())[:-1] + b', "x": ' + value + b"}")
 
 
 @pytest.mark.parametrize(

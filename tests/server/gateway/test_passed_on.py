@@ -213,6 +213,17 @@ async def test_what_a_backend_keeps_is_kept_apart_or_refused() -> None:
                 assert (await raw(gate, *line.split(), "Authorization: Bearer bob"))[0] == 200, line
 
 
+@pytest.mark.parametrize("keys", [(), ("alice", "bob")])
+async def test_a_body_is_passed_on_or_refused_by_how_deep_it_is(keys: tuple[str, ...]) -> None:
+    """Some depths were answered "maximum recursion depth exceeded", others passed on, by the version of Python."""
+    async with gateway(Hostile(), keys=keys) as gate:
+        for opened, closed in ((b"[", b"]"), (b'{"x":', b"}")):
+            for depth, status in ((256, 200), (257, 400), (20_000, 400)):
+                body = b'{"x":%b1%b}' % (opened * (depth - 1), closed * (depth - 1))
+                answered, told = await raw(gate, "POST", CHAT, "Authorization: Bearer bob", body=body)
+                assert (answered, b"nested more than 256 deep" in told) == (status, status == 400), (depth, told)
+
+
 async def test_prompts_are_kept_apart_by_a_salt_of_each_key_where_the_engine_takes_one() -> None:
     hostile, own = Hostile(pages={"/metrics": plain(b"x 1\nvllm:num_requests_running 0\n")}), b'{"cache_salt": "mine"}'
     async with gateway(hostile, keys=("alice", "bob")) as gate:
