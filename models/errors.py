@@ -30,7 +30,7 @@ class TextError(UserError, ValueError):
 
 
 class StrategyError(UserError, ValueError):
-    pass
+    exit_code = 2
 
 
 @contextmanager
