@@ -14,7 +14,7 @@ from server.api.input import schema
 from server.api.input.body import decode, hold_body, read_body
 from server.api.input.messages import CHAT_WORDS, CountBody, as_chat
 from server.api.input.promise import ask_for, read_header
-from server.api.input.refused import ABSENT
+from server.api.input.refused import ABSENT, is_given
 from server.api.input.responses import ResponsesBody
 from server.api.input.sampling import cut_header, foresee
 from server.api.input.tools import toolbox
@@ -60,10 +60,11 @@ async def _read(request: web.Request) -> tuple[schema.TextBody, Sequence[text_pr
     app, model = request.app, request.app[MODEL]
     async with hold_body(request) as raw:
         given = await decode(raw, AnyBody, app)
-        kind = next((kind for name, kind in KINDS.items() if bytes(getattr(given, name))), None)
-        if kind is None:
-            raise invalid("messages", "is missing; give messages, prompt or input, as the call would")
-        body = await decode(raw, kind, app)
+        names = [name for name in KINDS if is_given(getattr(given, name))]
+        if len(names) != 1:
+            fault = f"cannot go with {names[0]}" if names else "is missing"
+            raise invalid("messages", f"{fault}; give messages, prompt or input, as the call would")
+        body = await decode(raw, KINDS[names[0]], app)
     text = (await read_chat(request, body))[0] if isinstance(body, ResponsesBody) else body
     assert isinstance(text, schema.TextBody)
     return text, await text_prompts.read_prompts(text, model)

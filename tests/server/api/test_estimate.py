@@ -67,7 +67,11 @@ async def test_an_estimate_is_given_while_the_queue_is_full() -> None:
 
 @pytest.mark.parametrize(
     ("body", "param"),
-    [({}, "messages"), ({"messages": []}, "messages"), ({"prompt": "x", "max_tokens": 0}, "max_tokens")],
+    [
+        *(({}, "messages"), ({"messages": []}, "messages"), ({"prompt": "x", "max_tokens": 0}, "max_tokens")),
+        (chat_body(prompt="x"), "messages"),
+        ({"input": "x", "prompt": "x"}, "messages"),
+    ],
 )
 async def test_what_a_call_is_refused_for_the_estimate_is_too(live: Live, body: dict[str, Any], param: str) -> None:
     status, told, _ = await ask(live, ESTIMATE, body)
