@@ -42,6 +42,8 @@ class Prompt:
 async def read_prompts(body: TextBody, model: ServedModel, scope: str | None = None) -> list[Prompt]:
     """Raises ApiError 400. `scope`: whose texts are remembered together."""
     refuse_foreign(body)
+    if body.best_of is not None and body.best_of != (body.n or 1):
+        raise invalid("best_of", "only the value of n is supported", "unsupported")
     if isinstance(body, CompletionBody):
         return await _completion_prompts(body, model)
     asks_tools = bool(body.tools) or body.tool_choice is not None
@@ -131,8 +133,6 @@ def render_chat(
 
 
 async def _completion_prompts(body: CompletionBody, model: ServedModel) -> list[Prompt]:
-    if body.best_of is not None and body.best_of != (body.n or 1):
-        raise invalid("best_of", "only the value of n is supported", "unsupported")
     grammar = await constraint(body, model) if form_of(body) != NO_FORM else None
     is_one = isinstance(body.prompt, str) or all(isinstance(token, int) for token in body.prompt[: SHORT + 1])
     if is_one and len(body.prompt) + len(body.instruction or "") <= SHORT:

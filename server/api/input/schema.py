@@ -257,6 +257,9 @@ class NamedTool(msgspec.Struct, frozen=True):
     type: Literal["function", "allowed_tools"] = "function"
 
 
+BestOf = Annotated[int, Meta(ge=1, le=MOST_ANSWERS)]
+
+
 class ChatBody(GenerationBody, frozen=True, kw_only=True):
     """POST /v1/chat/completions."""
 
@@ -270,6 +273,7 @@ class ChatBody(GenerationBody, frozen=True, kw_only=True):
     tools: Annotated[list[ChatTool], Meta(max_length=128)] | None = None
     tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
     parallel_tool_calls: bool | None = None
+    best_of: BestOf | None = None
 
 
 class CompletionBody(GenerationBody, frozen=True, kw_only=True):
@@ -282,7 +286,7 @@ class CompletionBody(GenerationBody, frozen=True, kw_only=True):
     ]
     echo: bool | None = None
     logprobs: Alternatives | None = None
-    best_of: Annotated[int, Meta(ge=1, le=MOST_ANSWERS)] | None = None
+    best_of: BestOf | None = None
 
 
 TextBody = ChatBody | CompletionBody  # what other APIs' bodies become

@@ -52,6 +52,7 @@ OF_CHATS: dict[str, dict[str, tuple[object, ...]]] = {
         "tools": ([{"type": "function"}],),
         "chat_template_kwargs": ({"a": [1]},),
         "response_format": ({"type": "yaml"},),
+        "best_of": ("x",),
     },
     "invalid_request": {
         "max_tokens": (0,),
@@ -74,6 +75,7 @@ OF_CHATS: dict[str, dict[str, tuple[object, ...]]] = {
         "function_call": ({"name": "f"},),
         "functions": ([{"name": "f"}],),
         "skip_special_tokens": (False,),
+        "best_of": (2,),
     },
     "context_length_exceeded": {"messages": (turn("x" * 300), turn("x" * 240))},
     "model_not_found": {"model": ("gpt-9", "a\r\nb")},
