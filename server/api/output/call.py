@@ -68,7 +68,8 @@ class Call:
         if update.finish_reason is FinishReason.ERROR:
             self.record.check()
             error = update.error or "the answer could not be generated"
-            raise bad_request(error) if update.by_client else failure_error(answer.request.failure, error)
+            code = None if answer.prompt.grammar is None else "invalid_grammar"
+            raise bad_request(error, code=code) if update.by_client else failure_error(answer.request.failure, error)
         weight = weigh(update) + (0 if answer.weight else len(answer.prompt.text) // LETTERS)
         answer.weight += weight
         if self.scoring:

@@ -203,9 +203,10 @@ async def test_a_failure_that_is_the_clients_own_doing_is_400(live: Live) -> Non
             yield structs.replace(update, by_client=update.error is not None)
 
     live.dispatcher.script = refused
-    status, reply = await live.post(CHAT, chat_body())
-    assert (status, reply["error"]["type"]) == (400, "BadRequestError")
-    assert (await live.stream_chat())[-1] == reply
+    for fields, code in (({}, "invalid_request"), ({"structured_outputs": {"regex": "a{9}"}}, "invalid_grammar")):
+        status, reply = await live.post(CHAT, chat_body(**fields))
+        assert (status, reply["error"]["type"], reply["error"]["code"]) == (400, "BadRequestError", code)
+        assert (await live.stream_chat(**fields))[-1] == reply
 
 
 @pytest.mark.parametrize("stream", [False, True])
