@@ -15,7 +15,7 @@ from aiohttp.typedefs import Handler
 from models.files import is_disk_full
 from models.options import suggest
 from scheduler.request import Failure, Unpromised
-from server.api.operation import OPERATION
+from server.api.operation import BY_HANDLER, OPERATION
 from server.api.output.reply import BY, encode, write_time
 from server.request_id import request_id
 
@@ -194,7 +194,8 @@ async def errors_as_json(request: web.Request, handler: Handler) -> web.StreamRe
         else:
             log.exception("request %s failed", request_id(request))
             error = internal_error(request_id(request))
-    dialect = request[OPERATION].dialect
+    known = (one for one in request.app[BY_HANDLER].values() if request.path.startswith(one.path))
+    dialect = request[OPERATION].dialect or next((one.dialect for one in known if one.dialect), None)
     return error_response(error, body=None if dialect is None else dialect.word(error, request_id(request)))
 
 

@@ -175,6 +175,13 @@ async def test_bad_input_is_refused_in_anthropics_form(live: Live, case: str) ->
     assert not live.dispatcher.submitted
 
 
+@pytest.mark.parametrize(("method", "path"), [("POST", f"{PATH}/batches"), ("GET", f"{PATH}/count_tokens/x")])
+async def test_what_there_is_not_is_told_in_anthropics_form(live: Live, method: str, path: str) -> None:
+    told = (await live.ask(method, path)).json
+    assert (told["type"], told["error"]["type"]) == ("error", "not_found_error")
+    assert (await live.get(PATH)).json["error"]["type"] == "invalid_request_error"
+
+
 @pytest.mark.parametrize("path", [PATH, f"{PATH}/count_tokens"])
 async def test_thoughts_and_tools_of_other_servers_are_passed_over(live: Live, path: str) -> None:
     """Claude Code asks for both."""
