@@ -10,7 +10,7 @@ import socket
 from ssl import SSLContext
 from typing import cast
 
-from aiohttp import http_parser, web
+from aiohttp import http_exceptions, http_parser, web
 
 from models.errors import UserError
 from models.open_files import allow_open_files
@@ -94,6 +94,8 @@ class Connection(web.RequestHandler):
         """Mostly bytes that are not HTTP."""
         super().handle_error(request, status, exc, message)  # logs; raises after an answer's begin
         text = "this is no valid HTTP request" if status == 400 else "the request could not be served"
+        if isinstance(exc, http_exceptions.LineTooLong) or "Too many headers" in str(exc):
+            text = "the request's head is too long: it may have 128 headers, and 8190 bytes in each and in the path"
         return error_response(ApiError(status, text, close=True), {"Server": "Lengthwise", HEADER: request_id(request)})
 
 

@@ -128,6 +128,19 @@ async def test_a_body_that_never_ends_is_408_and_its_connection_ends() -> None:
         assert await reader.read() == b""
 
 
+LONG_HEADS = {"path": ("x" * 70_000, ""), "header": ("", f"a: {'b' * 70_000}\r\n"), "headers": ("", "a: b\r\n" * 200)}
+
+
+@pytest.mark.parametrize(("path", "headers"), LONG_HEADS.values(), ids=LONG_HEADS)
+async def test_a_head_that_is_too_long_is_told_the_bounds(live: Live, path: str, headers: str) -> None:
+    """It was said to be no valid HTTP request."""
+    async with live.connect() as (reader, writer):
+        writer.write(f"GET /{path} HTTP/1.1\r\nHost: test\r\n{headers}\r\n".encode())
+        head, _, body = (await reader.read()).partition(b"\r\n\r\n")
+        assert head.split()[1] == b"400"
+        assert "it may have 128 headers, and 8190 bytes" in orjson.loads(body)["error"]["message"]
+
+
 async def test_bytes_that_are_not_http_are_refused_quietly(live: Live, caplog: pytest.LogCaptureFixture) -> None:
     caplog.handler.addFilter(quiet_broken_requests)
     async with live.connect() as (reader, writer):
