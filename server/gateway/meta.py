@@ -5,15 +5,16 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from hashlib import sha256
 from itertools import chain, islice
-from typing import Any
+from typing import Annotated, Any
 from zlib import crc32
 
 import msgspec
-from msgspec import Raw
+from msgspec import Meta, Raw
 
 from server.api.errors import bad_request, invalid
 from server.api.input.program import SignFields
-from server.api.input.schema import MOST_ANSWERS, Deadline
+from server.api.input.schema import MOST_ANSWERS, Deadline, ModelName
+from server.api.served_model import unknown_model
 
 TABLE = 2**13  # word hashes
 
@@ -24,6 +25,9 @@ MOST_TEXTS = 4096  # texts searched for words
 LONGEST = 2**16  # characters; longer texts are images or sound
 
 BYTES_PER_TOKEN = 4  # no tokenizer is known
+LONGEST_TOKEN = 8  # characters, in the mean of a prompt
+
+MOST_NAME = 100  # characters of a model's name that are compared
 
 MOST_PROMPT = 2**15  # tokens; larger prompts contain images or sound
 
@@ -77,23 +81,9 @@ class CallMeta(SignFields, frozen=True):
     prompt: Raw = msgspec.field(default_factory=Raw)
 
     @property
-    def has_prompt(self) -> bool:
-        return any(memoryview(getattr(self, name)) for name in TEXTS)
-
-    @property
     def most(self) -> int | None:
         given = (getattr(self, name) for name in MOST)
         return next((one for one in given if _is_count(one) and one > 0), None)
-
-    def check(self) -> None:
-        """What an estimate needs; -1 is no limit to some. Raises ApiError 400."""
-        if not self.has_prompt:
-            raise invalid("messages", "is missing; give messages, prompt or input, as the call would")
-        if self.n not in (None, self.choices):
-            raise invalid("n", f"must be a whole number from 1 to {MOST_ANSWERS}")
-        for name in MOST:
-            if (limit := getattr(self, name)) is not None and not (type(limit) is int and (limit > 0 or limit == -1)):
-                raise invalid(name, "must be a whole number, 1 or more")
 
     @property
     def least(self) -> int:
@@ -159,6 +149,51 @@ class CallMeta(SignFields, frozen=True):
         return own and sha256(f"{client}/{own}".encode("utf-8", "surrogatepass")).hexdigest()
 
 
+Limit = Annotated[int, Meta(ge=-1)]
+
+
+class _Turn(msgspec.Struct, frozen=True):
+    role: str
+    content: str | list[Any] | None = None
+
+
+class PossibleCall(msgspec.Struct, frozen=True):
+    """What all backends require of a call; fields that only some take are ignored."""
+
+    model: ModelName | None = None
+    messages: Annotated[list[_Turn], Meta(min_length=1)] | None = None
+    prompt: str | Annotated[list[str | int | list[int]], Meta(min_length=1)] | dict[str, Raw] | None = None
+    input: str | Annotated[list[dict[str, Any]], Meta(min_length=1)] | None = None
+    max_completion_tokens: Limit | None = None
+    max_tokens: Limit | None = None
+    max_output_tokens: Limit | None = None
+    n: Annotated[int, Meta(ge=1, le=MOST_ANSWERS)] | None = None
+    min_tokens: Annotated[int, Meta(ge=0)] | None = None
+    ignore_eos: bool | None = None
+    stop: str | list[str] | None = None
+    stream: bool | None = None
+    user: str | None = None
+    echo: Any = None
+    truncation: Any = None
+    truncate_prompt_tokens: Any = None
+
+    def check(self, names: frozenset[str] = frozenset(), context: int = 2**63) -> None:
+        """Without known `names`, any model may be served, and -1 be no limit. Raises ApiError 400 and 404."""
+        if self.messages is None and self.prompt is None and self.input is None:
+            raise invalid("messages", "is missing; give messages, prompt or input, as the call would")
+        for name in MOST:
+            if ((limit := getattr(self, name)) == 0 and not self.echo) or (limit == -1 and names):
+                raise invalid(name, "must be at least 1", "invalid_value" if limit else None)
+        if names and self.model is not None and self.model[:MOST_NAME] not in names:
+            raise unknown_model(self.model, sorted(names))
+        texts = ("messages", [one.content for one in self.messages or ()]), ("input", self.input)
+        least = [(name, sum(map(len, _texts(one))) // LONGEST_TOKEN) for name, one in texts]
+        for name, tokens in (*least, ("prompt", _least_tokens(self.prompt))):
+            if tokens >= context and not (self.truncation or self.truncate_prompt_tokens):
+                fault = f"has at least {tokens} tokens, but the context holds {context}; shorten it"
+                raise invalid(name, fault, "context_length_exceeded")
+
+
 def read_meta(body: bytes) -> CallMeta:
     """Raises ApiError 400 for invalid JSON."""
     with refuse_unreadable():
@@ -190,6 +225,16 @@ def _is_count(value: Any) -> bool:
 def _split(line: str) -> list[str]:
     """Words in lower case."""
     return line.translate(_ASCII).split() if line.isascii() else _WORD.findall(line.lower())
+
+
+def _least_tokens(prompt: Any) -> int:
+    """Of the longest of several."""
+    match prompt:
+        case [int(), *_]:
+            return len(prompt)
+        case list():
+            return max(map(_least_tokens, prompt), default=0)
+    return len(prompt) // LONGEST_TOKEN if isinstance(prompt, str) else 0
 
 
 def _texts(value: Any) -> Iterator[str]:

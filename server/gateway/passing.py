@@ -16,9 +16,9 @@ from scheduler.request import Request
 from scheduler.submission import Known
 from server.access import spend_tokens
 from server.api.errors import ApiError
-from server.api.input.body import hold_body
+from server.api.input.body import hold_body, parse
 from server.api.input.program import PROGRAMS, read_signs
-from server.api.input.promise import ask_for, read_field, read_header
+from server.api.input.promise import HEADER, ask_for, read_field, read_header
 from server.api.input.sampling import length_scope
 from server.api.operation import OPERATION
 from server.api.output.reply import SHORT_FORM, expectation_of, headers_of, json_response
@@ -26,8 +26,17 @@ from server.api.register import CALL, REGISTER, Record
 from server.api.served_model import DISPATCHER, LENGTHS, LIMITS
 from server.api.ticket import TICKET, check_tokens, foresee_end, submit
 from server.gateway.asking import BACKENDS, are_one, check_body, plain_path, read_aside, refuse_kept
+from server.gateway.backend import Backend
 from server.gateway.merged import as_stream
-from server.gateway.meta import BYTES_PER_TOKEN, MOST_PROMPT, CallMeta, read_meta, refuse_unreadable, without_promise
+from server.gateway.meta import (
+    BYTES_PER_TOKEN,
+    MOST_PROMPT,
+    CallMeta,
+    PossibleCall,
+    read_meta,
+    refuse_unreadable,
+    without_promise,
+)
 from server.gateway.passage import PASSAGES, ProxiedCall
 from server.gateway.sending import send_at_once, send_streamed
 
@@ -48,12 +57,14 @@ async def pass_call(request: web.Request) -> web.StreamResponse:
 
 
 async def estimate(request: web.Request) -> web.Response:
-    """What a call would cost and take; raises ApiError 400."""
+    """What a call would cost and take; raises ApiError 400 and 404."""
     async with hold_body(request) as body:
+        call = await read_aside(parse, body, PossibleCall)
         meta, words, answers, *_ = await read_aside(_read, body, request)
-    meta.check()
-    record = _record(request, meta)
-    dispatcher = request.app[DISPATCHER]
+    record, dispatcher = _record(request, meta), request.app[DISPATCHER]
+    listed = [worker.port.names for worker in dispatcher.workers if isinstance(worker.port, Backend)]
+    names = frozenset[str]().union(*listed) if all(listed) else frozenset[str]()
+    call.check(names, _context(dispatcher))
     query, sampling = _query(dispatcher, record, meta, words, answers)
     known = _known(request, record, meta, answers, await request.app[LENGTHS].predict(query, sampling))
     requests = dispatcher.estimate_all([((0,) * meta.prompt_tokens, sampling, known)])
@@ -92,11 +103,14 @@ async def _queue(request: web.Request, body: bytes) -> web.StreamResponse:
                 spend_tokens(app, holder, passage.request.generated)
 
 
+def _context(dispatcher: Dispatcher) -> int:
+    return max(worker.info.context_length for worker in dispatcher.workers)
+
+
 def _query(
     dispatcher: Dispatcher, record: Record, meta: CallMeta, words: tuple[int, ...], answers: int
 ) -> tuple[LengthQuery, SamplingParams]:
-    context = max(worker.info.context_length for worker in dispatcher.workers)
-    holder, most = record.caller, min(meta.most or UNSTATED, context)
+    holder, most = record.caller, min(meta.most or UNSTATED, _context(dispatcher))
     scope = length_scope(holder, None) if holder else ""
     sampling = SamplingParams(max_tokens=answers * most, min_tokens=answers * min(most, meta.least))
     return LengthQuery("", "", meta.prompt_tokens, most, words, scope, answers), sampling
@@ -108,6 +122,8 @@ def _read(body: bytes, request: web.Request) -> tuple[CallMeta, tuple[int, ...],
     if request[OPERATION].rationed:
         return CallMeta(max_tokens=1, prompt=Raw(body)), (), 1, Signs(), body, None
     meta = read_meta(body)
+    if meta.promise is not None or HEADER in request.headers:
+        parse(body, PossibleCall).check()
     with refuse_unreadable():
         signs = read_signs(body, request.headers, meta)
         if meta.promise is not None:
@@ -122,8 +138,6 @@ def _record(request: web.Request, meta: CallMeta) -> Record:
 
 def _known(request: web.Request, record: Record, meta: CallMeta, answers: int, prediction: Prediction | None) -> Known:
     asked = read_field(meta.promise) or read_header(request.headers)
-    if asked is not None:
-        meta.check()
     return Known(
         priority=meta.read_priority(),
         deadline=meta.read_deadline(record.arrival),
