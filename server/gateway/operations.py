@@ -20,6 +20,7 @@ SHORT = (
     *("audio/speech", "audio/transcriptions", "audio/translations"),
     *("images/generations", "images/edits", "images/variations"),
 )
+REST_PATH = "/v1/{path:.+}"
 REST = Parameter("path", "path", {"type": "string"}, "another path of the backends")
 
 
@@ -36,6 +37,11 @@ async def pass_count(request: web.Request) -> web.StreamResponse:
 async def pass_models(request: web.Request) -> web.StreamResponse:
     """Show models of a backend; raises ApiError as pass_through."""
     return await pass_through(request)
+
+
+async def pass_stored(request: web.Request) -> web.StreamResponse:
+    """Show or delete objects stored at a backend; raises ApiError as pass_other."""
+    return await pass_other(request)
 
 
 JSON = ("application/json",)
@@ -56,8 +62,7 @@ OPERATIONS = (
         Operation("post", f"/v1/{path}", pass_short, path.replace("/", "_"), other=JSON, rationed=True)
         for path in SHORT
     ),
-    *(
-        Operation(method, "/v1/{path:.+}", pass_other, f"{method}Rest", other=JSON, parameters=(REST,), rationed=True)
-        for method in ("get", "post", "delete")
-    ),
+    Operation("post", REST_PATH, pass_other, "postRest", other=JSON, parameters=(REST,), rationed=True),
+    Operation("get", REST_PATH, pass_stored, "getRest", other=JSON, parameters=(REST,)),
+    Operation("delete", REST_PATH, pass_stored, "deleteRest", other=JSON, parameters=(REST,)),
 )

@@ -240,12 +240,18 @@ async def test_prompts_are_kept_apart_by_a_salt_of_each_key_where_the_engine_tak
         assert json.loads(hostile.bodies[-1])["cache_salt"] == "mine"
 
 
-async def test_all_that_is_passed_on_counts_in_the_quota_of_its_key() -> None:
+@pytest.mark.parametrize("keys", [("a",), ("a", "b")])
+async def test_all_work_that_is_passed_on_counts_in_the_quota_of_its_key(keys: tuple[str, ...]) -> None:
+    """Reads of files used it up, even those that were refused where several keys share a backend."""
     hostile = Hostile()
-    async with gateway(hostile, keys=("a",), requests_per_minute=6, pass_unknown=True) as gate:
+    async with gateway(hostile, keys=keys, requests_per_minute=6, pass_unknown=True) as gate:
+        for method, path in (("GET", "/v1/files"), ("DELETE", "/v1/files/f"), ("GET", "/v1/any")):
+            for _ in range(8):
+                status = (await raw(gate, method, path, "Authorization: Bearer a"))[0]
+                assert status == (403 if "files" in path and len(keys) > 1 else 200)
         paths = (CHAT, "/v1/embeddings", "/v1/audio/speech", "/v1/unknown", "/v1/rerank", "/v1/files", "/v1/embeddings")
         statuses = [(await raw(gate, "POST", path, "Authorization: Bearer a"))[0] for path in paths]
-        assert statuses == [200] * 6 + [429]
+        assert statuses == [200] * 5 + [200 if len(keys) == 1 else 403, 429]
         assert (await raw(gate, "GET", "/v1/models", "Authorization: Bearer a"))[0] == 200
 
 
