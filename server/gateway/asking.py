@@ -80,7 +80,8 @@ async def ask(request: web.Request, body: bytes, backend: Backend, reused: list[
         headers = [(name, value) for name, value in headers if name.lower() != "content-type"]
         headers.append(("Content-Type", "application/json"))
     headers += [("X-Forwarded-For", request.remote or "unknown"), ("X-Forwarded-Proto", request.scheme)]
-    url = URL(backend.url + path.removeprefix("/v1") + f"?{query}" * bool(query), encoded=True)
+    base = backend.url if path.startswith("/v1/") else backend.url.removesuffix("/v1")
+    url = URL(base + path.removeprefix("/v1") + f"?{query}" * bool(query), encoded=True)
     data = BytesIO(body) if len(body) >= LARGE else body or None  # in pieces
     answer = await app[SESSION].request(
         request.method, url, headers=headers, allow_redirects=False, data=data, trace_request_ctx=reused

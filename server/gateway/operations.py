@@ -34,6 +34,11 @@ async def pass_count(request: web.Request) -> web.StreamResponse:
     return await pass_through(request)
 
 
+async def pass_tokens(request: web.Request) -> web.StreamResponse:
+    """Encode or decode tokens by a backend, at its root; raises ApiError as pass_through."""
+    return await pass_through(request)
+
+
 async def pass_models(request: web.Request) -> web.StreamResponse:
     """Show models of a backend; raises ApiError as pass_through."""
     return await pass_through(request)
@@ -56,6 +61,8 @@ OPERATIONS = (
     Operation(
         "post", "/v1/messages/count_tokens", pass_count, "countTokens", other=JSON, counts=True, dialect=ANTHROPIC
     ),
+    Operation("post", "/tokenize", pass_tokens, "tokenize", other=JSON, counts=True),
+    Operation("post", "/detokenize", pass_tokens, "detokenize", other=JSON, counts=True),
     Operation("get", "/v1/models", pass_models, "listModels", other=JSON),
     Operation("get", "/v1/models/{model:.+}", pass_models, "showModel", other=JSON, parameters=(MODEL,)),
     *(

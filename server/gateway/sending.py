@@ -8,6 +8,7 @@ import aiohttp
 from aiohttp import web
 
 from server.api.errors import ApiError, stream_error
+from server.api.operation import OPERATION
 from server.api.output import sse
 from server.api.served_model import DISPATCHER, LIMITS
 from server.gateway.asking import BACKENDS, ask
@@ -141,7 +142,7 @@ async def _ask(request: web.Request, body: bytes, backend: Backend, repeats: boo
 async def send_at_once(request: web.Request, body: bytes) -> web.StreamResponse:
     """To one backend after another until one answers. Raises ApiError 502 or 503."""
     workers = [worker for worker in request.app[DISPATCHER].workers if worker.serves]
-    repeats = request.method == "GET" or request.path == "/v1/messages/count_tokens"
+    repeats = request.method == "GET" or request[OPERATION].counts
     for left, worker in reversed([*enumerate(reversed(workers))]):
         assert isinstance(worker.port, Backend)
         left = 0 if request.app[BACKENDS].no_retry else left

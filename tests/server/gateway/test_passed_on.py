@@ -19,7 +19,7 @@ TARGETS: Mapping[str, int] = {
             *("/v1/./chat/completions", "/v1/%2e/chat/completions", "/v1/x/%2e%2e/chat/completions"),
             *("/v1/chat%2Fcompletions", "/v1/chat%2fcompletions", "/v1/chat%5Ccompletions", "/v1/chat\\completions"),
             *("/v1//chat/completions", "/v1/chat//completions", "/v1/chat/completions/", "/v1/models/"),
-            "/v1/chat/completions/.",
+            *("/v1/chat/completions/.", "/tokenize/../admin", "/%2e/tokenize", "/x/../tokenize", "/tokenize;x"),
             *("/v1/chat;x=1/completions", "/v1/chat/completions;x", "/v1/chat%3Bx/completions", "/v1/;/models"),
             *("/v1/%252e%252e/admin", "/v1/chat%252Fcompletions", "/v1/%25", "/v1/%", "/v1/%zz", "/v1/%u002e"),
             *("/v1/x%00", "/v1/x%0d%0aX:1", "/v1/x%20y", "/v1/x%7f", "/v1/%ff", "/v1/%c0%ae%c0%ae/x", "/v1/%ef%bc%8e"),
@@ -29,6 +29,7 @@ TARGETS: Mapping[str, int] = {
         400,
     ),
     **dict.fromkeys(("/v1/load_lora_adapter", "/v1/unknown/path", "/v1/chat", "http://evil/v1/unknown"), 404),
+    **dict.fromkeys(("/tokenize/", "//tokenize", "/tokenizer_info", "/detokenize/x"), 404),
     **dict.fromkeys(("//v1/models", "/v2/models", "/v1", "/", "/admin", "/V1/models", "/v1/Models", "*"), 404),
 }  # fmt: skip
 
@@ -61,6 +62,8 @@ async def test_a_path_has_one_reading_and_unknown_ones_are_not_passed_on(caplog:
             "/v1/%65mbeddings?a=1?b": "/v1/embeddings?a=1?b",
             f"http://evil{CHAT}?a": f"{CHAT}?a",
             "/v1/%63hat/completions": CHAT,
+            "/%74okenize?a=%2F": "/tokenize?a=%2F",
+            "/detokenize": "/detokenize",
         }.items():
             method = "GET" if "/models" in target else "POST"
             hostile.pages.clear()
@@ -109,7 +112,7 @@ async def test_no_header_of_a_connection_and_no_key_reaches_a_backend(
     hostile = Hostile()
     async with gateway(hostile, keys=keys, **settings) as gate:
         lines = [*(f"{name}: {value}" for name, value in SENT.items()), "Connection: X-Hop", "X-Kept: yes"]
-        for target in (CHAT, "/v1/embeddings"):
+        for target in (CHAT, "/v1/embeddings", "/tokenize"):
             assert (await raw(gate, "POST", target, *lines))[0] == 200
             got = headers_of(hostile.heads[-1])
             assert got.pop("authorization", None) == authorization
@@ -198,7 +201,7 @@ async def test_what_a_backend_keeps_is_kept_apart_or_refused() -> None:
                 asked = spelling.encode()
                 status, told = await raw(gate, "POST", "/v1/responses", "Authorization: Bearer bob", body=asked)
                 assert (status, b"not_kept_apart" in told) == (403, True), kind
-            for path in ("/v1/images/edits", "/v1/embeddings", "/v1/messages/count_tokens", "/v1/unknown"):
+            for path in ("/v1/images/edits", "/v1/embeddings", "/v1/messages/count_tokens", "/v1/unknown", "/tokenize"):
                 assert (await raw(gate, "POST", path, "Authorization: Bearer bob", body=asked))[0] == 403, (path, kind)
         for line in KEPT:
             assert (await raw(gate, *line.split(), "Authorization: Bearer bob"))[0] == 403, line
