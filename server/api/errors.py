@@ -87,7 +87,7 @@ def bad_request(message: str, param: str | None = None, code: str | None = None)
 
 def invalid(path: str, fault: str, code: str | None = None, *, status: int = 400) -> ApiError:
     """Status 400 for the value at a path such as `messages[0].content`, whose first name is the `param`."""
-    return ApiError(status, f"{path}: {fault}", param=re.split(r"[.\[]", path)[0], code=code)
+    return ApiError(status, f"{path}: {fault}", param=re.split(r"[.\[]", path)[0] or None, code=code)
 
 
 def busy(message: str, code: str, retry_after: float, *, close: bool = False) -> ApiError:

@@ -58,7 +58,8 @@ def _require_ready(request: web.Request) -> Dispatcher:
     if life.draining:
         raise shutting_down()
     if not dispatcher.alive:
-        raise ApiError(503, "no executor is alive", code="no_executor")
+        fault = "no executor is alive" if MODEL in request.app else "no backend answers"
+        raise ApiError(503, fault, code="no_executor")
     if not life.responsive():
         raise ApiError(503, "no executor goes on with its work", code="executor_stalled")
     return dispatcher

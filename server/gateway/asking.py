@@ -7,13 +7,13 @@ from io import BytesIO
 from typing import Any, TypeVar
 
 import aiohttp
-import msgspec
 from aiohttp import web
 from yarl import URL
 
 from server.access import ACCESS, holder_of, read_key
 from server.api.errors import ApiError
-from server.api.input.body import LARGE, MAX_DEPTH, check_parts
+from server.api.input.body import LARGE, check_parts, parse
+from server.api.operation import OPERATION
 from server.config import Backends
 from server.gateway.backend import Backend
 from server.gateway.merged import PATHS
@@ -50,13 +50,14 @@ def refuse_kept(what: str) -> ApiError:
 
 def check_body(body: bytes, request: web.Request) -> dict[str, Any] | None:
     """Returns what it decoded; forms with files are no JSON. Raises ApiError 400 and 403."""
-    is_form = not body or body.startswith(b"--")
-    if not is_form and (len(body) >= LARGE or body.count(b"[") + body.count(b"{") > MAX_DEPTH):
-        check_parts(body)
-    if not are_one(request.app) or is_form:
+    if not body or body.startswith(b"--"):
         return None
-    with refuse_unreadable():
-        fields = msgspec.json.decode(body, type=dict[str, Any])
+    if not are_one(request.app):
+        if len(body) >= LARGE and not request[OPERATION].generates:  # else parsed soon
+            check_parts(body)
+        return None
+    fields = parse(body, dict[str, Any])
+    with refuse_unreadable(body):
         if name := find_kept(fields):
             raise refuse_kept(name)
     return fields

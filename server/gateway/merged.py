@@ -32,7 +32,7 @@ FOREIGN = (ValueError, LookupError, TypeError, AttributeError, RecursionError)  
 
 def as_stream(path: str, meta: CallMeta, body: bytes) -> bytes | None:
     """None for a stream, or where something could be lost."""
-    if path not in PATHS or meta.stream not in (None, False):
+    if path not in PATHS or not (meta.stream is None or meta.stream is False):
         return None
     fields = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
     if not fields.keys() <= KNOWN_FIELDS:

@@ -11,9 +11,10 @@ from zlib import crc32
 import msgspec
 from msgspec import Meta, Raw
 
-from server.api.errors import bad_request, invalid
+from server.api.errors import invalid
+from server.api.input.body import parse, unreadable
 from server.api.input.program import SignFields
-from server.api.input.schema import MOST_ANSWERS, Deadline, ModelName
+from server.api.input.schema import MOST_ANSWERS, Deadline, ModelName, Priority, Promise
 from server.api.served_model import unknown_model
 
 TABLE = 2**13  # word hashes
@@ -61,7 +62,7 @@ class _Hashes(dict[str, int]):
 
 
 class CallMeta(SignFields, frozen=True):
-    """Malformed values are left to the backend."""
+    """Malformed values that concern backends are left to them."""
 
     model: Any = None
     max_tokens: Any = None
@@ -72,9 +73,9 @@ class CallMeta(SignFields, frozen=True):
     ignore_eos: Any = None
     stop: Any = None
     user: Any = None
-    priority: Any = None
-    deadline_ms: Any = None
-    promise: Any = None
+    priority: Priority | None = None
+    deadline_ms: Deadline | None = None
+    promise: Promise | None = None
     stream: Any = None
     stream_options: Any = None
     store: Any = None
@@ -126,22 +127,6 @@ class CallMeta(SignFields, frozen=True):
                 break
         return tuple(found[:MOST_WORDS])
 
-    def read_deadline(self, arrival: float) -> float | None:
-        """Seconds of the clock; raises ApiError 400."""
-        if self.deadline_ms is None:
-            return None
-        try:
-            return arrival + msgspec.convert(self.deadline_ms, Deadline) / 1000
-        except msgspec.ValidationError as error:
-            raise invalid("deadline_ms", str(error)) from None
-
-    def read_priority(self) -> int:
-        """Lower is earlier, as in vLLM; default 0. Raises ApiError 400."""
-        rank = 0 if self.priority is None else self.priority
-        if type(rank) is not int or abs(rank) >= 2**31:
-            raise invalid("priority", "must be a whole number of 32 bits")
-        return rank
-
     def read_cache_key(self, client: str) -> str:
         """The client's name of the conversation, shortened, or empty."""
         key = self.prompt_cache_key
@@ -150,6 +135,7 @@ class CallMeta(SignFields, frozen=True):
 
 
 Limit = Annotated[int, Meta(ge=-1)]
+CacheSalt = Annotated[str, Meta(min_length=1)]
 
 
 class _Turn(msgspec.Struct, frozen=True):
@@ -172,7 +158,10 @@ class PossibleCall(msgspec.Struct, frozen=True):
     ignore_eos: bool | None = None
     stop: str | list[str] | None = None
     stream: bool | None = None
+    stream_options: dict[str, Raw] | None = None
     user: str | None = None
+    tools: list[dict[str, Raw]] | None = None
+    cache_salt: CacheSalt | None = None
     echo: Any = None
     truncation: Any = None
     truncate_prompt_tokens: Any = None
@@ -196,21 +185,20 @@ class PossibleCall(msgspec.Struct, frozen=True):
 
 def read_meta(body: bytes) -> CallMeta:
     """Raises ApiError 400 for invalid JSON."""
-    with refuse_unreadable():
-        meta = msgspec.json.decode(body, type=CallMeta)
+    meta = parse(body, CallMeta)
     for name in LIMITS:
         if type(limit := getattr(meta, name)) is int and abs(limit) >= 2**63:
-            raise invalid(name, "must be a number of at most 64 bits")
+            raise invalid(name, "must be a number of at most 64 bits", "invalid_value")
     return meta
 
 
 @contextmanager
-def refuse_unreadable() -> Iterator[None]:
+def refuse_unreadable(body: bytes) -> Iterator[None]:
     """Raises ApiError 400 for invalid JSON."""
     try:
         yield
     except (msgspec.MsgspecError, UnicodeError) as error:
-        raise bad_request(f"the request's body is not a JSON object: {error}", code="invalid_json") from None
+        raise unreadable(body, error) from None
 
 
 def find_kept(fields: Mapping[str, Any]) -> str:
@@ -270,8 +258,13 @@ def without_promise(body: bytes) -> bytes:
     return msgspec.json.encode(fields)
 
 
+class _Salted(msgspec.Struct):
+    cache_salt: CacheSalt | None = None
+
+
 def salted(body: bytes, holder: str) -> bytes:
-    """With a `cache_salt` from the key and the client's own."""
+    """With a `cache_salt` from the key and the client's own. Raises ApiError 400."""
+    parse(body, _Salted)
     fields = msgspec.json.decode(body, type=dict[str, Raw])
     salt = sha256(f"{holder}/".encode() + bytes(fields.get("cache_salt", b""))).hexdigest()
     return msgspec.json.encode(fields | {"cache_salt": Raw(f'"{salt}"'.encode())})

@@ -18,7 +18,7 @@ from server.access import spend_tokens
 from server.api.errors import ApiError
 from server.api.input.body import hold_body, parse
 from server.api.input.program import PROGRAMS, read_signs
-from server.api.input.promise import HEADER, ask_for, read_field, read_header
+from server.api.input.promise import HEADER, ask_for, read_header
 from server.api.input.sampling import length_scope
 from server.api.operation import OPERATION
 from server.api.output.reply import SHORT_FORM, expectation_of, headers_of, json_response
@@ -118,13 +118,13 @@ def _query(
 
 def _read(body: bytes, request: web.Request) -> tuple[CallMeta, tuple[int, ...], int, Signs, bytes, bytes | None]:
     """With words, answers, and the body to send, whole and as a stream. Raises ApiError 400 and 403."""
-    fields = check_body(body, request)
     if request[OPERATION].rationed:
+        check_body(body, request)
         return CallMeta(max_tokens=1, prompt=Raw(body)), (), 1, Signs(), body, None
-    meta = read_meta(body)
+    meta, fields = read_meta(body), check_body(body, request)
     if meta.promise is not None or HEADER in request.headers:
         parse(body, PossibleCall).check()
-    with refuse_unreadable():
+    with refuse_unreadable(body):
         signs = read_signs(body, request.headers, meta)
         if meta.promise is not None:
             body = without_promise(body)
@@ -137,10 +137,10 @@ def _record(request: web.Request, meta: CallMeta) -> Record:
 
 
 def _known(request: web.Request, record: Record, meta: CallMeta, answers: int, prediction: Prediction | None) -> Known:
-    asked = read_field(meta.promise) or read_header(request.headers)
+    asked = meta.promise or read_header(request.headers)
     return Known(
-        priority=meta.read_priority(),
-        deadline=meta.read_deadline(record.arrival),
+        priority=meta.priority or 0,
+        deadline=None if meta.deadline_ms is None else record.arrival + meta.deadline_ms / 1000,
         **(Known() if asked is None else ask_for(asked, record.arrival, request.app[DISPATCHER].now())),
         client=record.client,
         prompt_cache_key=meta.read_cache_key(record.client),

@@ -167,8 +167,7 @@ def parse(raw: bytes, schema: type[T]) -> T:
             fault += f": it is one of {', '.join(values)}"
         raise invalid(found["path"], fault, "invalid_value") from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        message = f"the request's body is not valid JSON: {_diagnosis(raw, error)}"
-        raise bad_request(message, code="invalid_json") from None
+        raise unreadable(raw, error) from None
 
 
 _inspect = cache(inspect.type_info)  # takes milliseconds
@@ -191,13 +190,17 @@ def _find_values(kind: inspect.Type, path: list[str]) -> Iterator[str]:
             yield from map(str, values)
 
 
+def unreadable(raw: bytes, error: Exception) -> ApiError:
+    return bad_request(f"the request's body is not valid JSON: {_diagnosis(raw, error)}", code="invalid_json")
+
+
 def _diagnosis(raw: bytes, error: Exception) -> str:
     if len(raw) < LARGE:
         try:
             orjson.loads(raw)
         except orjson.JSONDecodeError as better:
             return str(better)
-    return str(error)
+    return "it is not UTF-8" if isinstance(error, UnicodeDecodeError) else str(error)
 
 
 # possessive (`*+`), so that unterminated quotes take linear time

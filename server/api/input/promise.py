@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Mapping
-from typing import Any
 
 import msgspec
 
@@ -25,14 +24,6 @@ def read_header(headers: Mapping[str, str]) -> Promise | None:
         raise invalid(HEADER, "must be JSON in UTF-8") from None
     except (msgspec.MsgspecError, RecursionError) as error:
         raise invalid(HEADER, f'must be JSON such as {{"within_ms": 5000}}: {error}') from None
-
-
-def read_field(value: Any) -> Promise | None:
-    """Of a body that is passed on; raises ApiError 400."""
-    try:
-        return msgspec.convert(value, Promise | None)
-    except msgspec.ValidationError as error:
-        raise invalid("promise", str(error)) from None
 
 
 def ask_for(promise: Promise, arrival: float, now: float) -> Known:
