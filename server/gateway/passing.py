@@ -174,8 +174,8 @@ async def pass_other(request: web.Request) -> web.StreamResponse:
         raise refuse_kept(path)
     if first not in KEEPING and not settings.pass_unknown:
         for known in request.app.router.resources():
-            if known.canonical == path:
-                raise web.HTTPMethodNotAllowed(request.method, [route.method for route in known])
+            if not known.canonical.startswith("/v1/{") and (methods := (await known.resolve(request))[1]):
+                raise web.HTTPMethodNotAllowed(request.method, methods)
         raise ApiError(404, f"{path} is none of the paths that are passed on (GET / lists them; --pass-unknown)")
     return await pass_through(request)
 

@@ -239,11 +239,19 @@ async def test_a_deadline_ends_a_call_that_waits() -> None:
 
 
 async def test_another_method_is_told_which_ones_there_are() -> None:
-    """GET /v1/estimate was said to be no path of the gateway."""
+    """GET /v1/estimate, and later DELETE /v1/requests/ID, were said to be no paths of the gateway."""
+    others: dict[str, Sequence[str]] = {
+        "GET": ("estimate", "embeddings", "chat/completions", "requests/a/cancel"),
+        "DELETE": ("requests/a",),
+    }
+    others["POST"] = ("requests", "requests/a", "models", "models/a/b")
     async with gateway(Backend()) as gate:
-        for path, allowed in (("estimate", "POST"), ("embeddings", "POST"), ("chat/completions", "POST")):
-            async with gate.client.get(f"/v1/{path}") as answer:
-                assert (answer.status, answer.headers["Allow"]) == (405, allowed)
+        for method, path in ((method, path) for method, paths in others.items() for path in paths):
+            async with gate.client.request(method, f"/v1/{path}") as answer:
+                allowed = "POST" if method == "GET" else "GET,HEAD"
+                assert (answer.status, answer.headers["Allow"]) == (405, allowed), path
+        async with gate.client.delete("/v1/requests/a/b") as answer:
+            assert answer.status == 404
 
 
 async def test_a_call_can_be_cancelled_by_its_id() -> None:
