@@ -32,7 +32,12 @@ async def measured(live: Live) -> None:
 
 
 @pytest.mark.parametrize(
-    "body", [chat_body(max_tokens=8), {"prompt": "user:Hi\nassistant:", "max_tokens": 8}, {"input": "Hi"}]
+    "body",
+    [
+        chat_body(max_tokens=8, prompt=None, input=None),
+        {"prompt": "user:Hi\nassistant:", "max_tokens": 8},
+        {"input": "Hi"},
+    ],
 )
 async def test_the_body_of_each_generating_call_is_estimated_and_not_queued(live: Live, body: dict[str, Any]) -> None:
     await measured(live)
@@ -69,6 +74,7 @@ async def test_an_estimate_is_given_while_the_queue_is_full() -> None:
     ("body", "param"),
     [
         *(({}, "messages"), ({"messages": []}, "messages"), ({"prompt": "x", "max_tokens": 0}, "max_tokens")),
+        ({"messages": None}, "messages"),
         (chat_body(prompt="x"), "messages"),
         ({"input": "x", "prompt": "x"}, "messages"),
     ],

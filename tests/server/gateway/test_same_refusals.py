@@ -15,7 +15,7 @@ from tests.server.gateway.test_hostile import Hostile, answer, plain
 from tests.server.live import NO_HEADERS, Live, bearer, chat_body, live_server
 
 PROMPTS: Mapping[str, tuple[Any, ...]] = {
-    "messages": ("x", 5, [], ["x"], [{}], [{"role": 5}], [{"role": "user", "content": 7}]),
+    "messages": ("x", 5, None, [], ["x"], [{}], [{"role": 5}], [{"role": "user", "content": 7}]),
     "prompt": (5, [], [1.5], [[True]], [1] * 5000, "xxxxxxxx " * 5000),
     "input": (7, [], ["x"]),
     "x": (1,),
