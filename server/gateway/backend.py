@@ -58,7 +58,6 @@ class Backend:
     tells: bool = False  # metrics report its queue
     room: int = ROOM  # tokens of KV cache
     context: int = ROOM  # tokens of a prompt and its answer
-    names: frozenset[str] = frozenset()  # of all models that it takes; empty if unknown
     health: Health = field(default_factory=Health)
     answered: bool = False  # since the start
     oversized: set[str] = field(default_factory=set)  # its pages that were logged as such

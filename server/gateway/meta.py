@@ -15,7 +15,6 @@ from server.api.errors import invalid
 from server.api.input.body import parse, unreadable
 from server.api.input.program import SignFields
 from server.api.input.schema import MOST_ANSWERS, Deadline, ModelName, Priority, Promise
-from server.api.served_model import unknown_model
 
 TABLE = 2**13  # word hashes
 
@@ -26,9 +25,6 @@ MOST_TEXTS = 4096  # texts searched for words
 LONGEST = 2**16  # characters; longer texts are images or sound
 
 BYTES_PER_TOKEN = 4  # no tokenizer is known
-LONGEST_TOKEN = 8  # characters, in the mean of a prompt
-
-MOST_NAME = 100  # characters of a model's name that are compared
 
 MOST_PROMPT = 2**15  # tokens; larger prompts contain images or sound
 
@@ -163,24 +159,14 @@ class PossibleCall(msgspec.Struct, frozen=True):
     tools: list[dict[str, Raw]] | None = None
     cache_salt: CacheSalt | None = None
     echo: Any = None
-    truncation: Any = None
-    truncate_prompt_tokens: Any = None
 
-    def check(self, names: frozenset[str] = frozenset(), context: int = 2**63) -> None:
-        """Without known `names`, any model may be served, and -1 be no limit. Raises ApiError 400 and 404."""
+    def check(self) -> None:
+        """-1 is no limit to some backends. Raises ApiError 400."""
         if self.messages is None and self.prompt is None and self.input is None:
             raise invalid("messages", "is missing; give messages, prompt or input, as the call would")
         for name in MOST:
-            if ((limit := getattr(self, name)) == 0 and not self.echo) or (limit == -1 and names):
-                raise invalid(name, "must be at least 1", "invalid_value" if limit else None)
-        if names and self.model is not None and self.model[:MOST_NAME] not in names:
-            raise unknown_model(self.model, sorted(names))
-        texts = ("messages", [one.content for one in self.messages or ()]), ("input", self.input)
-        least = [(name, sum(map(len, _texts(one))) // LONGEST_TOKEN) for name, one in texts]
-        for name, tokens in (*least, ("prompt", _least_tokens(self.prompt))):
-            if tokens >= context and not (self.truncation or self.truncate_prompt_tokens):
-                fault = f"has at least {tokens} tokens, but the context holds {context}; shorten it"
-                raise invalid(name, fault, "context_length_exceeded")
+            if getattr(self, name) == 0 and not self.echo:
+                raise invalid(name, "must be at least 1")
 
 
 def read_meta(body: bytes) -> CallMeta:
@@ -213,16 +199,6 @@ def _is_count(value: Any) -> bool:
 def _split(line: str) -> list[str]:
     """Words in lower case."""
     return line.translate(_ASCII).split() if line.isascii() else _WORD.findall(line.lower())
-
-
-def _least_tokens(prompt: Any) -> int:
-    """Of the longest of several."""
-    match prompt:
-        case [int(), *_]:
-            return len(prompt)
-        case list():
-            return max(map(_least_tokens, prompt), default=0)
-    return len(prompt) // LONGEST_TOKEN if isinstance(prompt, str) else 0
 
 
 def _texts(value: Any) -> Iterator[str]:

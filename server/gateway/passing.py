@@ -26,7 +26,6 @@ from server.api.register import CALL, REGISTER, Record
 from server.api.served_model import DISPATCHER, LENGTHS, LIMITS
 from server.api.ticket import TICKET, check_tokens, foresee_end, submit
 from server.gateway.asking import BACKENDS, are_one, check_body, plain_path, read_aside, refuse_kept
-from server.gateway.backend import Backend
 from server.gateway.merged import as_stream
 from server.gateway.meta import (
     BYTES_PER_TOKEN,
@@ -57,14 +56,12 @@ async def pass_call(request: web.Request) -> web.StreamResponse:
 
 
 async def estimate(request: web.Request) -> web.Response:
-    """What a call would cost and take; raises ApiError 400 and 404."""
+    """What a call would cost and take; raises ApiError 400."""
     async with hold_body(request) as body:
         call = await read_aside(parse, body, PossibleCall)
         meta, words, answers, *_ = await read_aside(_read, body, request)
     record, dispatcher = _record(request, meta), request.app[DISPATCHER]
-    listed = [worker.port.names for worker in dispatcher.workers if isinstance(worker.port, Backend)]
-    names = frozenset[str]().union(*listed) if all(listed) else frozenset[str]()
-    call.check(names, _context(dispatcher))
+    call.check()
     query, sampling = _query(dispatcher, record, meta, words, answers)
     known = _known(request, record, meta, answers, await request.app[LENGTHS].predict(query, sampling))
     requests = dispatcher.estimate_all([((0,) * meta.prompt_tokens, sampling, known)])

@@ -16,7 +16,6 @@ import orjson
 from scheduler.dispatcher import Dispatcher
 from server.gateway.backend import NO_API, ROOM, Backend
 from server.gateway.merged import FOREIGN
-from server.gateway.meta import MOST_NAME
 from server.gateway.operations import OPERATIONS
 from server.http.proxy import passed_headers
 
@@ -27,8 +26,7 @@ PATIENCE = aiohttp.ClientTimeout(5.0)
 LARGEST = 2**20  # bytes read of an answer
 MOST_ENGINES = 64  # counted at a backend
 MOST_SLOTS = 65536
-MOST_NAMES = 32  # models that are logged
-UNSERVED = "lengthwise-gateway-asks"  # no model's name
+MOST_NAMES, MOST_NAME = 32, 100  # models, and characters of a name, that are logged
 
 QUEUED = [one.path.removeprefix("/v1") for one in OPERATIONS if (one.generates or one.rationed) and "{" not in one.path]
 UNKNOWN = frozenset({404, 405, 501})  # statuses of a path that is not there
@@ -108,9 +106,6 @@ async def _find(backend: Backend, session: aiohttp.ClientSession, *, wait: bool)
         log.warning("%s/models names none (%s): is this an API's URL, and its key right?", backend.url, reason)
     backend.context = _context(asked[1])
     await learn_room(backend, session)
-    listed = bool(names) and backend.salts  # no other checks names against its list
-    strict = listed and (await _ask(f"{backend.url}/models/{UNSERVED}", backend, session))[0] == 404
-    backend.names = names if strict else frozenset()
     backend.set_fault(None)
     return names
 
