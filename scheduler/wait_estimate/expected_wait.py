@@ -72,7 +72,7 @@ class ExpectedWait:
         self.count_again()
         prices = self._prices()
         prompts = prices.read_work(read, begun)
-        reading = prices.unit * prompts / len(self._workers) if prices.fixed_seconds else 0.0
+        reading = prices.unit * prompts if prices.fixed_seconds else 0.0
         self._observe(Made(decoded, tokens + prompts, reading, begun))
 
     def ended(self, request: Request, end: float) -> None:
@@ -138,7 +138,8 @@ class ExpectedWait:
         if before.place:
             ahead, total = (each.and_all(before) for each in (ahead, total))
         waits = total.place >= held.free
-        wait, seconds = self._seconds(ahead, held), self._token_seconds(ahead, held)
+        alone = not self._rows() and ahead.place <= before.place
+        wait, seconds = self._seconds(ahead, held), self._token_seconds(ahead, held, alone)
         if wait is None or seconds is None:
             return Expected(now, ahead.place, wait, waits=waits)
         middle, high = self._lengths(request)
@@ -146,7 +147,6 @@ class ExpectedWait:
         point = own + (wait if first else wait / (1 - self._waiting.order.share))
         most = point + max(0.0, request.sampling.max_tokens - middle) * seconds
         lengths = log(max(1.0, high / max(middle, 1.0)))
-        alone = not self._rows() and ahead.place <= before.place
         prompts, slower = (0.0, 0.0) if alone else self._others(request, seconds, ahead, held)
         spread, own_spread = (spread_of(each, own, lengths, prompts + middle * slower) for each in (point, own))
         sure = spread_of(most, own + most - point, 0.0, prompts + request.sampling.max_tokens * slower)
@@ -227,9 +227,9 @@ class ExpectedWait:
         is_guess = request.predicted_length is None and self._speed.answers < COVERAGE / (1 - COVERAGE)
         return middle, most if is_guess else min(most, middle * UNKNOWN_FACTOR)
 
-    def _token_seconds(self, ahead: QueueAhead, held: HeldRows) -> float | None:
-        begins_now = ahead.place < held.free
-        return self._speed.seconds_per_token(self._rows() + ahead.place + 1 if begins_now else self._usual_rows())
+    def _token_seconds(self, ahead: QueueAhead, held: HeldRows, alone: bool) -> float | None:
+        rows = self._rows() + ahead.place + 1 if ahead.place < held.free else self._usual_rows()
+        return self._speed.seconds_per_token(rows, paused=not alone)
 
     def _seconds(self, ahead: QueueAhead, held: HeldRows) -> float | None:
         if ahead.place < held.free:

@@ -59,8 +59,11 @@ class Speed:
     def observe(self, load: Holding, now: float, made: Made = Made()) -> None:  # noqa: B008 - frozen
         """`made` since the last call; `load` from now on."""
         before, seconds = self._load, now - self._now
-        fade, reading, holds_up = exp(-seconds / MEMORY), min(seconds, made.reading), before.decoding > 0
-        self._reading = self._reading * fade + reading * holds_up
+        fade, holds_up, reading = exp(-seconds / MEMORY), before.decoding > 0, 0.0
+        if made.reading and holds_up:  # by their shares of prices: where the machine is slower, all is
+            steps = self._iteration(before.rows, before.cells / before.rows) * made.tokens / before.decoding
+            reading = seconds * made.reading / (made.reading + steps)
+        self._reading = self._reading * fade + reading
         self._begun = self._begun * fade + made.begun * holds_up
         self._elapsed = self._elapsed * fade - MEMORY * expm1(-seconds / MEMORY)
         if rows := before.rows:
@@ -75,11 +78,12 @@ class Speed:
         self._mean_length += (length - self._mean_length) / self.answers
         self._complete += (1.0 - cut - self._complete) / self.answers
 
-    def seconds_per_token(self, rows: int) -> float | None:
+    def seconds_per_token(self, rows: int, *, paused: bool = True) -> float | None:
+        """`paused` for prompts, as lately."""
         sums = self._sums
         if not self._is_measured:
             return self._iteration(rows, None) or self._seconds_per_work(rows)
-        decoding = max(1 - MOST_READING, 1 - self._reading / self._elapsed)
+        decoding = max(1 - MOST_READING, 1 - self._reading / self._elapsed) if paused else 1.0
         return sums.decode_seconds / sums.tokens / decoding * self._compare(rows, sums.token_rows / sums.tokens)
 
     def seconds_per_step(self, rows: int) -> float | None:

@@ -330,6 +330,18 @@ def test_before_anything_was_measured_prices_tell_the_speed() -> None:
     assert pace.seconds_per_token(1) == pace.seconds_per_step(1) == 0.042
 
 
+def test_on_a_slower_machine_prompts_are_slower_too_and_none_of_it_counts_as_tokens() -> None:
+    """Beside other programs, an idle server promised 4.5 s for 0.5 after a burst of long prompts."""
+    paces = [Speed(lambda rows, cells: 0.1) for _ in range(2)]
+    for pace, slower in zip(paces, (1, 3), strict=True):
+        pace.observe(Holding(10, 10, 1000), 0.0)
+        pace.observe(Holding(), slower * 4.0, Made(100, 100, reading=3.0, begun=6))
+    assert paces[0].prompt_seconds == 0.5
+    assert paces[1].prompt_seconds == pytest.approx(1.5)
+    usual, slow = (pace._sums.decode_seconds / pace._sums.tokens for pace in paces)
+    assert slow / usual == pytest.approx(3.0)
+
+
 def test_prompts_that_held_up_rows_are_forgotten_by_the_clock_and_their_cells_count_for_none_but_them() -> None:
     """An idle server promised 3.5 s for 0.34 for 60 calls, since a burst of long prompts had made tokens slow."""
     pace = Speed(lambda rows, cells: 0.01 * rows * (1 if cells is None else cells / 100))
