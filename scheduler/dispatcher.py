@@ -19,6 +19,7 @@ from scheduler.request import Failure, Refused, Request, State, Times, TooLate, 
 from scheduler.request_table import RequestTable
 from scheduler.stream import SLICE, TokenStream, Wakeups
 from scheduler.submission import Known, Submission
+from scheduler.wait_estimate.calibration import promise_together
 from scheduler.waiting.deadlines import Deadlines
 from scheduler.waiting.sorted_requests import QueueAhead
 from scheduler.worker import Port, Worker
@@ -99,18 +100,17 @@ class Dispatcher:
         if self._draining:
             raise Refused("the server is shutting down")
         requests = self.estimate_all(answers, since=since)
-        self.check(requests)
+        self.promise_all(requests)
         for request in requests:
             self._queue(request, arrival, since)
         return requests
 
-    def check(self, requests: Sequence[Request]) -> None:
-        """Raises TooLate and Unpromised."""
+    def promise_all(self, requests: Sequence[Request]) -> None:
+        """One end for all. Raises TooLate and Unpromised."""
         for request in requests:
             if request.deadline is not None and not self._can_meet(request, request.deadline):
                 raise TooLate(waits=request.expected is not None and request.expected.waits)
-        told = [request.expected for request in requests if request.expected is not None and request.expected.known]
-        by = max(one.by for one in told) if len(told) == len(requests) else None
+        by = promise_together(requests)
         if any(one.promised is not None and (by is None or by - one.promised > ROUNDING) for one in requests):
             raise Unpromised(by)
 

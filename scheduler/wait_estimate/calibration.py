@@ -9,10 +9,11 @@ evidence for nearer ones.
 from bisect import bisect_left
 from collections import defaultdict, deque
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from heapq import heappop, heappush
 from itertools import compress
 from math import ceil, hypot, log, log1p
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from statistics import median
 
 from models.recent import RecentSorted
@@ -28,7 +29,7 @@ FEWEST = 20  # answers before scoring
 
 FEWEST_SCORES = 40  # before calibration: of fewer the largest would be the promise
 
-LEAST_SPREAD = 0.25
+LEAST_SPREAD = 0.25  # of speeds
 
 WAIT_SPREAD = 0.5  # of a wait, as a log ratio
 
@@ -63,14 +64,13 @@ class Calibration:
             self._lengths.add(request.generated)
         if expected is None or expected.group is None:
             return
-        score, broken = expected.score(end - expected.at), cut
-        if self._keeps and expected.waits and assigned is not None and assigned >= expected.due:
-            score, cut = max(score, expected.score(expected.high)), True
+        score = expected.score(end - expected.at)
+        rescued = self._keeps and expected.waits and assigned is not None and assigned >= expected.due
         for pool in {*list_pools(expected.group)}:
-            self._scores[pool].add((score, cut))
+            self._scores[pool].add((score, cut or rescued))
         if expected.waits and assigned is not None:
             served = max(end - assigned, LEAST_SECONDS)
-            self._scores[NEXT, expected.group[1]].add((log(served / expected.own) / expected.own_spread, broken))
+            self._scores[NEXT, expected.group[1]].add((log(served / expected.own) / expected.own_spread, cut))
 
     def find_group(self, length: float, ahead: float, *, limited: bool = False) -> Group | None:
         """By the share of the queue's work that is `ahead`, else NO_WAIT, ALONE or NEXT."""
@@ -104,6 +104,18 @@ class Calibration:
         return ((one.score(now - one.at), True) for one in told if one is not None)
 
 
+def promise_together(requests: Sequence[Request]) -> float | None:
+    """When the last of a call's answers is promised, which all are, and which alone is scored; None if not known."""
+    told = [one.expected for one in requests if one.expected is not None and one.expected.known]
+    if not told or len(told) < len(requests):
+        return None
+    last = max(told, key=attrgetter("by"))
+    for request, one in zip(requests, told, strict=True):
+        if one is not last:
+            request.expected = replace(one, high=last.by - one.at, group=None)
+    return last.by
+
+
 def list_pools(group: Group | None) -> tuple[Group | None, Group | None]:
     """Of all, and its own; what ends alone, or by limits, and what does not teach nothing of each other."""
     if group is not None and group[0] == ALONE:
@@ -113,10 +125,10 @@ def list_pools(group: Group | None) -> tuple[Group | None, Group | None]:
 
 def spread_of(point: float, own: float, lengths: float, others: float) -> float:
     """Of both parts by their shares; `lengths`: log ratio of the own length's high end to its median. UNKNOWN promises
-    allow for all seconds of `others`.
+    allow for all of it, and all seconds of `others`.
     """
-    parts = max(LEAST_SPREAD, hypot(lengths * own, WAIT_SPREAD * (point - own)) / point)
-    return parts + log1p(others / point) / UNKNOWN[2]
+    parts = hypot(lengths / UNKNOWN[2] * own, WAIT_SPREAD * (point - own)) / point
+    return LEAST_SPREAD + parts + log1p(others / point) / UNKNOWN[2]
 
 
 def find_quantiles(scores: Sequence[tuple[float, bool]], shares: Sequence[float]) -> list[float]:

@@ -13,6 +13,7 @@ from scheduler.wait_estimate.calibration import (
     ALONE,
     FEWEST,
     FEWEST_SCORES,
+    LEAST_SPREAD,
     LIMITED,
     NO_WAIT,
     RECENT,
@@ -93,10 +94,23 @@ def test_a_group_is_a_quarter_of_the_queue_and_a_class_of_lengths(length: float,
     assert calibration.find_group(length, ahead) == group
 
 
-def test_the_spread_is_that_of_the_own_length_and_of_the_wait_by_their_shares() -> None:
-    assert spread_of(2.0, 2.0, 1.0, 0.0) == 1.0
-    assert spread_of(2.0, 0.0, 1.0, 0.0) == WAIT_SPREAD
-    assert spread_of(4.0, 2.0, 1.0, 0.0) == pytest.approx((0.5**2 + (WAIT_SPREAD / 2) ** 2) ** 0.5)
+def test_the_spread_is_that_of_speeds_and_of_the_own_length_and_the_wait_by_their_shares() -> None:
+    assert spread_of(2.0, 2.0, 1.0, 0.0) == LEAST_SPREAD + 0.5
+    assert spread_of(2.0, 0.0, 1.0, 0.0) == LEAST_SPREAD + WAIT_SPREAD
+    assert spread_of(4.0, 2.0, 1.0, 0.0) == pytest.approx(LEAST_SPREAD + (0.5**2 + WAIT_SPREAD**2) ** 0.5 / 2)
+
+
+def test_before_any_score_a_promise_allows_for_the_longest_likely_answer_and_not_for_its_square() -> None:
+    """12 tokens, or 114, were promised for when 1,000 would have been made."""
+    known, unsure = (UNKNOWN[2] * spread_of(2.0, 2.0, log(ratio), 0.0) for ratio in (1.0, 9.5))
+    assert exp(unsure - known) == pytest.approx(9.5)
+
+
+def test_answers_of_known_lengths_by_a_slower_machine_do_not_put_those_of_unknown_ones_off_a_hundredfold() -> None:
+    known, unsure = (spread_of(1.0, 1.0, log(ratio), 0.0) for ratio in (1.0, 9.5))
+    calibration = Calibration(keeps=False)
+    teach(calibration, *[ended(1.7, replace(TOLD, point=1.0, spread=known))] * FEWEST_SCORES)
+    assert exp(scores(calibration)[2] * unsure) < 20
 
 
 def test_before_any_score_a_promise_counts_all_seconds_that_others_may_take() -> None:
@@ -174,20 +188,16 @@ def test_a_promise_that_is_overdue_counts_before_its_answer_comes_and_once_after
     assert scores(calibration, now=30.0)[2] == pytest.approx(0.0)
 
 
-def test_an_answer_that_was_served_only_since_it_was_due_counts_as_if_its_promise_had_broken() -> None:
+def test_an_answer_that_was_served_only_since_it_was_due_counts_as_longer_than_it_took() -> None:
     """Else the promises that order keeps are the evidence for nearer ones, which it must keep too."""
     calibration, free = Calibration(keeps=True), Calibration(keeps=False)
-    due = TOLD.due
     for one in (calibration, free):
-        teach(one, *[ended(3.5, assigned=due)] * FEWEST_SCORES)
-    assert scores(free)[2] == pytest.approx(TOLD.score(3.5))
-    assert scores(calibration)[2] == pytest.approx(TOLD.score(TOLD.high))
-    teach(calibration, *[ended(9.0)] * 3, *[ended(3.5, assigned=due)] * FEWEST_SCORES)
-    assert scores(calibration)[2] == pytest.approx(TOLD.score(9.0)), "they stand for those that broke"
-    teach(calibration, *[ended(3.5, replace(TOLD, waits=False), assigned=due)] * RECENT)
-    assert scores(calibration)[2] == pytest.approx(TOLD.score(3.5)), "a slot was free: nothing was put first"
-    teach(calibration, *[ended(3.5, assigned=due - 0.1)] * RECENT)
-    assert scores(calibration)[2] == pytest.approx(TOLD.score(3.5))
+        teach(one, *[ended(3.5, assigned=TOLD.due)] * FEWEST_SCORES, *[ended(3.9, assigned=0.0)] * FEWEST_SCORES)
+    assert scores(free)[0] == pytest.approx(TOLD.score(3.5))
+    assert scores(calibration)[0] == pytest.approx(TOLD.score(3.9))
+    for told, assigned in ((replace(TOLD, waits=False), TOLD.due), (TOLD, TOLD.due - 0.1)):
+        teach(calibration, *[ended(3.5, told, assigned=assigned), ended(3.9, assigned=0.0)] * RECENT)
+        assert scores(calibration)[0] == pytest.approx(TOLD.score(3.5)), "a slot was free, or it was not due yet"
 
 
 def test_a_promise_that_needs_to_go_first_is_due_at_once() -> None:

@@ -17,6 +17,7 @@ from scheduler.length.prediction import LengthDistribution
 from scheduler.remaining_length import remaining_length
 from scheduler.request import Request, Unpromised
 from scheduler.strategy import STRATEGIES
+from scheduler.submission import Known
 from scheduler.wait_estimate.calibration import ALONE, FEWEST, LEAST_SPREAD, NO_WAIT, UNKNOWN, Calibration
 from scheduler.wait_estimate.expected_wait import ExpectedWait
 from scheduler.wait_estimate.places import FRESH
@@ -220,6 +221,35 @@ def test_the_choices_of_a_call_to_an_idle_server_are_no_burst() -> None:
         queue.second()
     told = queue.dispatcher.waits.expect(request(9), QueueAhead(place=3, tokens=24.0))
     assert told.high / told.median == pytest.approx(exp(UNKNOWN[2] * LEAST_SPREAD))
+
+
+def test_choices_of_a_call_are_promised_for_its_end_of_which_one_scores() -> None:
+    """Of 64 the first were promised ends without the 63 beside them: they counted as broken, and taught others."""
+    queue = Queue(rows=2)
+    for _ in range(FEWEST):
+        queue.submit(10, predicted=10)
+        for _ in range(12):
+            queue.second()
+    calls = [(range(4), SamplingParams(max_tokens=1000), Known(predicted_length=10.0))] * 5
+    told = [one.expected for one in queue.dispatcher.submit_all(calls)]
+    assert all(one is not None for one in told)
+    assert len({one.by for one in told if one}) == 1
+    assert [one.group is not None for one in told if one] == [False] * 4 + [True]
+
+
+def test_an_idle_server_expects_no_pauses_for_prompts_of_others() -> None:
+    queue = Queue(rows=9)
+    for _ in range(2):
+        queue.submit(20, predicted=20)
+    for _ in range(25):
+        queue.second()
+    waits = queue.dispatcher.waits
+    own = waits.expect(request(9)).own
+    waits._speed._reading = 0.8 * waits._speed._elapsed
+    assert waits.expect(request(9)).own == own
+    queue.submit(100, predicted=100)
+    queue.second()
+    assert waits.expect(request(9)).own > 3 * own
 
 
 def test_beside_others_a_promise_without_prices_counts_each_token_twice() -> None:
