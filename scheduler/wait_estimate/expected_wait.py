@@ -28,6 +28,8 @@ from scheduler.worker import Worker
 
 UNKNOWN_FACTOR = 3.0  # half width, as a factor, where only a number is known
 
+FEWEST_KNOWN = COVERAGE / (1 - COVERAGE)  # answers from which one in twenty exceeds a known length
+
 FARTHEST, WIDEST = 30 * 86400.0, 5.0  # seconds; log of a factor
 
 NEARER = 0.8  # share of the time left until a promise, below which it is promised again
@@ -219,12 +221,13 @@ class ExpectedWait:
         return self._load
 
     def _lengths(self, request: Request) -> tuple[float, float]:
-        """Median and high end."""
+        """Median and high end, of too few answers the longest allowed."""
         known, least, most = request.distribution, request.sampling.least_tokens, request.sampling.max_tokens
         if known is not None:
-            return max(least, min(most, known.median)), max(least, min(most, known.quantile(COVERAGE)))
+            high = most if known.answers < FEWEST_KNOWN else known.quantile(COVERAGE)
+            return max(least, min(most, known.median)), max(least, min(most, high))
         middle = remaining_length(request, self._speed.uncut_length)
-        is_guess = request.predicted_length is None and self._speed.answers < COVERAGE / (1 - COVERAGE)
+        is_guess = request.predicted_length is None and self._speed.answers < FEWEST_KNOWN
         return middle, most if is_guess else min(most, middle * UNKNOWN_FACTOR)
 
     def _token_seconds(self, ahead: QueueAhead, held: HeldRows, alone: bool) -> float | None:

@@ -237,6 +237,21 @@ def test_choices_of_a_call_are_promised_for_its_end_of_which_one_scores() -> Non
     assert [one.group is not None for one in told if one] == [False] * 4 + [True]
 
 
+def test_a_few_answers_do_not_tell_how_long_another_can_be() -> None:
+    """After one of 8 tokens, one of 434 was promised for when 53 would have been made."""
+    queue = Queue(rows=9)
+    for _ in range(2):
+        queue.submit(20, predicted=20)
+    for _ in range(25):
+        queue.second()
+    highs = []
+    for answers in (1, 18, 19):
+        asked = replace(request(9), sampling=SamplingParams(max_tokens=1000))
+        asked.distribution = replace(LengthDistribution.certain(8), answers=answers)
+        highs.append(queue.dispatcher.waits._lengths(asked)[1])
+    assert highs == [1000, 1000, 8]
+
+
 def test_an_idle_server_expects_no_pauses_for_prompts_of_others() -> None:
     queue = Queue(rows=9)
     for _ in range(2):
