@@ -156,7 +156,7 @@ def check_key(keys: Keyring, headers: Mapping[str, str]) -> str:
     if (holder := keys.holder(read_key(headers))) is not None:
         return holder
     message = "this server wants a key of its own: send it as `Authorization: Bearer KEY`"
-    if "Authorization" in headers:
+    if read_key(headers) or "Authorization" in headers:
         message = "the API key is not one of this server's"
     challenge = 'Bearer realm="Lengthwise"'
     if "text/html" in headers.get("Accept", ""):

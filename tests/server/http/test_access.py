@@ -33,6 +33,13 @@ def routes(live: Live) -> list[tuple[str, str]]:
     return [(method, path.replace("{", "").replace("}", "")) for method, path in paths] + [("GET", "/nothing")]
 
 
+async def test_a_wrong_key_is_said_to_be_one_wherever_it_stands() -> None:
+    async with live_server(keys=KEYS) as live:
+        for headers, wrong in (({"x-api-key": "eve"}, True), (bearer("eve"), True), ({}, False)):
+            async with live.session.post(live.url + CHAT, json=chat_body(), headers=headers) as told:
+                assert (told.status, b"not one of" in await told.read()) == (401, wrong)
+
+
 async def test_every_route_but_the_probes_wants_a_key() -> None:
     async with live_server(keys=KEYS) as live:
         assert len(routes(live)) > 5
