@@ -100,14 +100,11 @@ async def _queue(request: web.Request, body: bytes) -> web.StreamResponse:
                 spend_tokens(app, holder, passage.request.generated)
 
 
-def _context(dispatcher: Dispatcher) -> int:
-    return max(worker.info.context_length for worker in dispatcher.workers)
-
-
 def _query(
     dispatcher: Dispatcher, record: Record, meta: CallMeta, words: tuple[int, ...], answers: int
 ) -> tuple[LengthQuery, SamplingParams]:
-    holder, most = record.caller, min(meta.most or UNSTATED, _context(dispatcher))
+    context = max(worker.info.context_length for worker in dispatcher.workers)
+    holder, most = record.caller, min(meta.most or UNSTATED, context)
     scope = length_scope(holder, None) if holder else ""
     sampling = SamplingParams(max_tokens=answers * most, min_tokens=answers * min(most, meta.least))
     return LengthQuery("", "", meta.prompt_tokens, most, words, scope, answers), sampling

@@ -212,13 +212,19 @@ def test_beside_others_a_promise_counts_every_slot_as_taken_and_alone_none(monke
         assert factors[1] / factors[0] == pytest.approx(1 + taken / told.median)
 
 
-def test_the_choices_of_a_call_to_an_idle_server_are_no_burst() -> None:
-    """Of four choices the last were promised ends six times as far as they took."""
+def idle() -> Queue:
+    """Its speed is measured."""
     queue = Queue(rows=9)
     for _ in range(2):
         queue.submit(20, predicted=20)
     for _ in range(25):
         queue.second()
+    return queue
+
+
+def test_the_choices_of_a_call_to_an_idle_server_are_no_burst() -> None:
+    """Of four choices the last were promised ends six times as far as they took."""
+    queue = idle()
     told = queue.dispatcher.waits.expect(request(9), QueueAhead(place=3, tokens=24.0))
     assert told.high / told.median == pytest.approx(exp(UNKNOWN[2] * LEAST_SPREAD))
 
@@ -239,12 +245,7 @@ def test_choices_of_a_call_are_promised_for_its_end_of_which_one_scores() -> Non
 
 def test_a_few_answers_do_not_tell_how_long_another_can_be() -> None:
     """After one of 8 tokens, one of 434 was promised for when 53 would have been made."""
-    queue = Queue(rows=9)
-    for _ in range(2):
-        queue.submit(20, predicted=20)
-    for _ in range(25):
-        queue.second()
-    highs = []
+    queue, highs = Queue(rows=9), []
     for answers in (1, 18, 19):
         asked = replace(request(9), sampling=SamplingParams(max_tokens=1000))
         asked.distribution = replace(LengthDistribution.certain(8), answers=answers)
@@ -253,11 +254,7 @@ def test_a_few_answers_do_not_tell_how_long_another_can_be() -> None:
 
 
 def test_an_idle_server_expects_no_pauses_for_prompts_of_others() -> None:
-    queue = Queue(rows=9)
-    for _ in range(2):
-        queue.submit(20, predicted=20)
-    for _ in range(25):
-        queue.second()
+    queue = idle()
     waits = queue.dispatcher.waits
     own = waits.expect(request(9)).own
     waits._speed._reading = 0.8 * waits._speed._elapsed
