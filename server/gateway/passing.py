@@ -58,10 +58,8 @@ async def pass_call(request: web.Request) -> web.StreamResponse:
 async def estimate(request: web.Request) -> web.Response:
     """What a call would cost and take; raises ApiError 400."""
     async with hold_body(request) as body:
-        call = await read_aside(parse, body, PossibleCall)
         meta, words, answers, *_ = await read_aside(_read, body, request)
     record, dispatcher = _record(request, meta), request.app[DISPATCHER]
-    call.check()
     query, sampling = _query(dispatcher, record, meta, words, answers)
     known = _known(request, record, meta, answers, await request.app[LENGTHS].predict(query, sampling))
     requests = dispatcher.estimate_all([((0,) * meta.prompt_tokens, sampling, known)])
@@ -116,7 +114,7 @@ def _read(body: bytes, request: web.Request) -> tuple[CallMeta, tuple[int, ...],
         check_body(body, request)
         return CallMeta(max_tokens=1, prompt=Raw(body)), (), 1, Signs(), body, None
     meta, fields = read_meta(body), check_body(body, request)
-    if meta.promise is not None or HEADER in request.headers:
+    if meta.promise is not None or HEADER in request.headers or not request[OPERATION].generates:  # estimated
         parse(body, PossibleCall).check()
     with refuse_unreadable(body):
         signs = read_signs(body, request.headers, meta)
