@@ -1,8 +1,8 @@
 """What a request's predicted length was worth, once its answer has ended."""
 
 from engine.messages import FinishReason
+from scheduler.length.likely import length_interval
 from scheduler.length.oracle import is_replayed
-from scheduler.length.prediction import TAILS
 from scheduler.request import Request
 
 TWICE = 2.0
@@ -20,8 +20,5 @@ def can_be_judged(request: Request, reason: FinishReason) -> bool:
 
 def is_inside(request: Request) -> bool | None:
     """Whether a length is in its predicted 90 % interval."""
-    lengths = request.distribution
-    if lengths is None:
-        return None
-    low, high = (round(min(lengths.quantile(share), request.sampling.max_tokens)) for share in TAILS)
-    return low <= request.generated <= high
+    told = length_interval(request)
+    return None if told is None else round(told[0]) <= request.generated <= round(told[-1])

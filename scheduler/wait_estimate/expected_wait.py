@@ -13,6 +13,7 @@ from operator import attrgetter
 
 from scheduler.assembly import SchedulerParts
 from scheduler.clock import Clock
+from scheduler.length.likely import likely_quantiles
 from scheduler.remaining_length import remaining_length
 from scheduler.request import COVERAGE, Request, State
 from scheduler.wait_estimate.by_arrival import LATEST, ArrivalComparison, EndedAnswer, compare
@@ -222,10 +223,10 @@ class ExpectedWait:
 
     def _lengths(self, request: Request) -> tuple[float, float]:
         """Median and high end, of too few answers the longest allowed."""
-        known, least, most = request.distribution, request.sampling.least_tokens, request.sampling.max_tokens
+        known, most = request.distribution, request.sampling.max_tokens
         if known is not None:
-            high = most if known.answers < FEWEST_KNOWN else known.quantile(COVERAGE)
-            return max(least, min(most, known.median)), max(least, min(most, high))
+            middle, high = likely_quantiles(request, 0.5, COVERAGE)
+            return middle, most if known.answers < FEWEST_KNOWN else high
         middle = remaining_length(request, self._speed.uncut_length)
         is_guess = request.predicted_length is None and self._speed.answers < FEWEST_KNOWN
         return middle, most if is_guess else min(most, middle * UNKNOWN_FACTOR)

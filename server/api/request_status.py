@@ -8,8 +8,8 @@ from operator import itemgetter
 import msgspec
 
 from scheduler.dispatcher import Dispatcher
+from scheduler.length.likely import median_length
 from scheduler.request import Request, State
-from scheduler.wait_estimate.likely_length import median_length
 from scheduler.wait_estimate.places import Reason
 from server.api.output.reply import Expectation, Metrics, predicted_tokens
 

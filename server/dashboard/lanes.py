@@ -8,8 +8,8 @@ from itertools import count
 
 from engine.messages import RowId, RowUpdate, StepReport
 from models.recent import Recent
+from scheduler.length.likely import median_length
 from scheduler.request import Request, State
-from scheduler.wait_estimate.likely_length import median_length
 from server.dashboard.snapshot import Change, ShownRow, Stage
 
 ENDED = (Stage.GONE, Stage.INVALID)

@@ -5,10 +5,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from scheduler.length.likely import length_interval
 from scheduler.length.prediction import LengthDistribution
 from scheduler.remaining_length import Calibration, remaining_length
 from scheduler.request import Request
-from scheduler.wait_estimate.likely_length import length_interval
 from tests.scheduler.fakes import request
 
 TWO = LengthDistribution.of(np.array([2, 6], dtype=np.float32), np.ones(2, dtype=np.float32))

@@ -26,6 +26,7 @@ from loadgen.simulate.simulation import fit_parts, prices_of
 from loadgen.workload.lengths import RequestLengths
 from models.progress import Bars
 from scheduler.batching.batcher import BatchLimits
+from scheduler.length.likely import likely_quantiles
 from scheduler.options import Scheduling
 from scheduler.request import COVERAGE, Request, Unpromised
 from scheduler.strategy import STRATEGIES, Strategy
@@ -68,7 +69,7 @@ class Told(NamedTuple):
     def of(cls, request: Request, queue: int, key: int) -> Self:
         times, expected, known, made = request.times, request.expected, request.distribution, request.generated
         assert times.end is not None and times.started is not None and expected is not None
-        longest = made if known is None else min(request.sampling.max_tokens, known.quantile(COVERAGE))
+        longest = made if known is None else likely_quantiles(request, COVERAGE)[0]
         oracle = times.started - times.came + (times.end - times.started) * longest / made
         return cls(request, queue, key, times.came, times.end - times.came, expected.high, oracle)
 

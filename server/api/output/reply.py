@@ -11,8 +11,8 @@ import orjson
 from aiohttp import web
 
 from engine.messages import RowUpdate, TokenLogprob
+from scheduler.length.likely import length_interval, median_length
 from scheduler.request import Request
-from scheduler.wait_estimate.likely_length import length_interval, median_length
 from server.line_ends import escape_line_ends
 from server.version import VERSION
 
