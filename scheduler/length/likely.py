@@ -4,14 +4,14 @@ from scheduler.length.prediction import TAILS
 from scheduler.request import Request
 
 
-def likely_quantiles(request: Request, *shares: float) -> tuple[float, ...]:
+def likely_quantiles(request: Request, *shares: float) -> list[float]:
     """Of a predicted distribution, in tokens."""
     known, limits = request.distribution, request.sampling
     assert known is not None
-    return tuple(max(limits.least_tokens, min(limits.max_tokens, known.quantile(share))) for share in shares)
+    return [max(limits.least_tokens, min(limits.max_tokens, known.quantile(share))) for share in shares]
 
 
-def length_interval(request: Request) -> tuple[float, ...] | None:
+def length_interval(request: Request) -> list[float] | None:
     """Low end, median and high end; None without a distribution."""
     return None if request.distribution is None else likely_quantiles(request, TAILS[0], 0.5, TAILS[1])
 

@@ -19,7 +19,7 @@ from statistics import median
 from models.recent import RecentSorted
 from scheduler.length.survival import ROUNDING
 from scheduler.request import Request
-from scheduler.wait_estimate.completion import LEAST_SECONDS, Group
+from scheduler.wait_estimate.completion import LEAST_SECONDS, Expected, Group
 
 LOW = 0.05  # quantile of low ends
 
@@ -104,14 +104,18 @@ class Calibration:
         return ((one.score(now - one.at), True) for one in told if one is not None)
 
 
-def promise_together(requests: Sequence[Request]) -> float | None:
-    """When the last of a call's answers is promised, which all are, and which alone is scored; None if not known."""
+def find_last(requests: Sequence[Request]) -> Expected | None:
+    """Of a call's answers; None if any is not known."""
     told = [one.expected for one in requests if one.expected is not None and one.expected.known]
-    if not told or len(told) < len(requests):
+    return max(told, key=attrgetter("by")) if told and len(told) == len(requests) else None
+
+
+def promise_together(requests: Sequence[Request]) -> float | None:
+    """When the last of a call's answers is promised, which all are, and which alone is scored."""
+    if (last := find_last(requests)) is None:
         return None
-    last = max(told, key=attrgetter("by"))
-    for request, one in zip(requests, told, strict=True):
-        if one is not last:
+    for request in requests:
+        if (one := request.expected) is not None and one is not last:
             request.expected = replace(one, high=last.by - one.at, group=None)
     return last.by
 

@@ -14,6 +14,7 @@ from scheduler.length.prediction import Prediction
 from scheduler.request import Refused, Request, TooLate, Unpromised
 from scheduler.stream import SLICE, Wakeups
 from scheduler.submission import Submission
+from scheduler.wait_estimate.calibration import find_last
 from server.access import ACCESS, ALL, HOLDER
 from server.api.errors import ApiError, askable, busy, failure_error, shutting_down, unpromised
 from server.api.health import LIFE
@@ -121,14 +122,14 @@ def submit(app: web.Application, record: Record, answers: Sequence[Wanted]) -> l
 def foresee_end(dispatcher: Dispatcher, requests: Sequence[Request]) -> Expectation:
     """With an end that can be asked for."""
     now = dispatcher.now()
-    told, ends = expectation_of(requests, now), [one.expected.by for one in requests if one.expected is not None]
+    told, last = expectation_of(requests, now), find_last(requests)
     try:
         dispatcher.promise_all(requests)
     except Refused as error:
         return msgspec.structs.replace(told, refused=_refusal(error, dispatcher).code)
-    if told.by is None or requests[0].promised is not None:
+    if last is None or requests[0].promised is not None:
         return told
-    return msgspec.structs.replace(told, by=write_time(askable(max(ends), now) - now))
+    return msgspec.structs.replace(told, by=write_time(askable(last.by, now) - now))
 
 
 def _refusal(error: Refused, dispatcher: Dispatcher, promised: float | None = None) -> ApiError:

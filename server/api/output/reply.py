@@ -13,6 +13,7 @@ from aiohttp import web
 from engine.messages import RowUpdate, TokenLogprob
 from scheduler.length.likely import length_interval, median_length
 from scheduler.request import Request
+from scheduler.wait_estimate.calibration import find_last
 from server.line_ends import escape_line_ends
 from server.version import VERSION
 
@@ -109,7 +110,7 @@ def expectation_of(requests: Sequence[Request], now: float, *, run: bool = False
     expected = [request.expected for request in requests if request.expected is not None]
     first = min(expected, key=lambda one: one.place, default=None)
     known = [one for one in expected if one.known]
-    by = max([one.at + one.high for one in known]) if known and len(known) == len(requests) else None
+    last = find_last(requests)
     ends = [max(values) for values in zip(*((one.median, one.low, one.high) for one in known), strict=True)]
     return Expectation(
         prompt_tokens=sum(request.input_length for request in prompts),
@@ -117,9 +118,9 @@ def expectation_of(requests: Sequence[Request], now: float, *, run: bool = False
         predicted_tokens=_tokens(requests),
         place=None if first is None else first.place + 1,
         expected_wait_s=None if first is None or first.wait is None else round(first.wait, 3),
-        expected_completion_s=Interval(*(round(end, 3) for end in ends)) if len(known) == len(requests) else None,
-        by=None if by is None else write_time(by - now),
-        coverage=None if by is None else requests[0].coverage,
+        expected_completion_s=Interval(*(round(end, 3) for end in ends)) if last is not None else None,
+        by=None if last is None else write_time(last.by - now),
+        coverage=None if last is None else requests[0].coverage,
         run_by=None if within is None else write_time(requests[0].times.came + within - now),
     )
 
