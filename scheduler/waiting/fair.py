@@ -9,6 +9,7 @@ waiting clients differ by 2U at most, with predictions 2U + 4·w_q·M.
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from heapq import merge
+from math import inf
 from operator import attrgetter
 from typing import TypeAlias
 
@@ -49,9 +50,10 @@ class _FairClient:
     def owed(self, request: Request) -> float:
         return (_expected_service(request) - self.charged.get(request, 0.0)) / self.weight
 
-    def turns(self, now: float) -> Iterator[tuple[int, float, bool, float, int, Request]]:
-        """In order, as if all before were taken."""
+    def turns(self, now: float) -> Iterator[tuple[float, float, bool, float, int, Request | None]]:
+        """In order, as if all before were taken; first a lower bound, since ranking takes a while."""
         counter = self.counter
+        yield max(0, self.queue.best_priority), counter, bool(self.charged), -inf, 0, None
         for request in self.queue.ranked(now):
             yield max(0, request.priority), counter, bool(self.charged), request.times.arrival, request.row_id, request
             counter += self.owed(request)
@@ -125,18 +127,17 @@ class Fair(Order):
     def rank(self, in_turn: Iterable[Request], keys: Mapping[Request, Key], now: float) -> Iterator[Request]:
         self._settle()
         turns = merge(*(client.turns(now) for client in self._active.values()))
-        return (request for *_, request in turns)
+        return (request for *_, request in turns if request is not None)
 
     def ahead_of_newcomer(self, request: Request, by_key: QueueAhead, now: float) -> QueueAhead:
-        """As if clients took turns."""
-        self._settle()
+        """As if clients took turns, by their counters at the latest decision."""
         own = self._client(request)
         before = own.queue.ahead(request, now)
         turns, counter = before.place, max(own.counter, self._least())
         for client in self._active.values():
-            if client is not own:
+            if client is not own and (most := turns + (client.counter < counter)):
                 others = client.queue.total()
-                before = before.and_share(others, min(others.place, turns + (client.counter < counter)))
+                before = before.and_share(others, min(others.place, most))
         return before
 
     def _client(self, request: Request) -> _FairClient:

@@ -56,6 +56,7 @@ class SortedRequests:
         self._sorted: list[Key] = []
         self._requests: list[Request] = []
         self._amounts = np.zeros((3, 16))  # by request
+        self._aheads: dict[int, QueueAhead] = {}  # by place, until any changes
 
     def __iter__(self) -> Iterator[Request]:
         return iter(self._requests)
@@ -64,6 +65,7 @@ class SortedRequests:
         return islice(self._requests, bisect_left(self._sorted, key), None)
 
     def insert(self, key: Key, request: Request) -> None:
+        self._aheads.clear()
         place, count = bisect_left(self._sorted, key), len(self._requests)
         if count == self._amounts.shape[1]:
             self._amounts = np.concatenate([self._amounts, np.zeros_like(self._amounts)], axis=1)
@@ -76,6 +78,7 @@ class SortedRequests:
     def remove(self, request: Request) -> bool:
         if request not in self.keys:
             return False
+        self._aheads.clear()
         place, left = bisect_left(self._sorted, self.keys.pop(request)), len(self._requests) - 1
         del self._sorted[place], self._requests[place]
         self._amounts[:, place:left] = self._amounts[:, place + 1 : left + 1]
@@ -84,5 +87,7 @@ class SortedRequests:
     def ahead(self, key: Key) -> QueueAhead:
         if not (count := bisect_left(self._sorted, key)):
             return QueueAhead()
-        tokens, unpredicted, unread = self._amounts[:, :count].sum(axis=1).tolist()
-        return QueueAhead(count, tokens, int(unpredicted), int(unread))
+        if (found := self._aheads.get(count)) is None:
+            tokens, unpredicted, unread = self._amounts[:, :count].sum(axis=1).tolist()
+            self._aheads[count] = found = QueueAhead(count, tokens, int(unpredicted), int(unread))
+        return found
