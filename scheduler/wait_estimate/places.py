@@ -40,8 +40,6 @@ class Places:
 
 
 class Reason(StrEnum):
-    """Why one request goes before another."""
-
     PRIORITY = "better_priority"
     ARRIVAL = "came_earlier"
     RULE = "put_first"  # later, but put first by the order or its deadline
@@ -49,8 +47,6 @@ class Reason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """Why a request waits."""
-
     strategy: str
     count: int  # approximate beyond `ahead`
     ahead: Sequence[Request]  # next to start first; the front only

@@ -1,7 +1,7 @@
 """Measured speed of what executors hold."""
 
 from collections.abc import Callable
-from math import exp, expm1, inf
+from math import exp, expm1, inf, sqrt
 from typing import NamedTuple
 
 MEMORY = 30.0  # seconds of work after which a measurement weighs 1/e; of any time, for reading's share
@@ -54,7 +54,7 @@ class Speed:
         self._load = Holding()  # since `_now`
         self._now = self._reading = self._elapsed = self._begun = 0.0
         self.answers = 0  # of LENGTHS
-        self._mean_length = self._complete = 0.0
+        self._mean_length = self._complete = self._square = 0.0
 
     def observe(self, load: Holding, now: float, made: Made = Made()) -> None:  # noqa: B008 - frozen
         """`made` since the last call; `load` from now on."""
@@ -77,6 +77,14 @@ class Speed:
         self.answers = min(self.answers + 1, LENGTHS)
         self._mean_length += (length - self._mean_length) / self.answers
         self._complete += (1.0 - cut - self._complete) / self.answers
+        self._square += (length * length - self._square) / self.answers
+
+    def sum_error(self, count: int) -> float:
+        """Relative error of as many lengths' sum; the mean weighs as of twice LENGTHS."""
+        if not self._mean_length:
+            return 0.0
+        variation = max(0.0, self._square / self._mean_length**2 - 1)
+        return sqrt(variation * (1 / max(1, count) + 1 / (2 * self.answers)))
 
     def seconds_per_token(self, rows: int, *, paused: bool = True) -> float | None:
         """`paused` for prompts, as lately."""

@@ -164,23 +164,25 @@ class OutOfTurn(Order):
                 yield request
 
     def ahead_of_newcomer(self, request: Request, by_key: QueueAhead, now: float) -> QueueAhead:
-        """Cheaper ones, and what must pay for them."""
+        """Cheaper ones, and what pays for them, or comes before one it may pass."""
+        if not self._works or not self.share:
+            return by_key
         work = work_left(request)
-        if self.share and _find_run(request) is not None:
+        if _find_run(request) is not None:
             ours, better = (
                 self._of_programs.ahead((request.priority, *end)) for end in ((inf,), _by_end(request, work)[1:])
             )
             others = by_key.without(ours)
             return better.and_share(others, round(others.place * better.place / max(1, ours.place)))
-        if work > self._credit.most or not self.share:
+        if work > self._credit.most:
             return by_key
-        keys = (request.priority,), _by_end(request, work)
-        better, cheaper = map(self._cheapest.ahead, keys)
+        end = _by_end(request, work)
+        keys = (request.priority,), end, (request.priority, 2 * end[1]), (request.priority + 1,)
+        better, cheaper, near, alike = map(self._cheapest.ahead, keys)
         owed = self._work_of(cheaper.without(better)) + work - self._credit.amount
         rest, paying = by_key.without(cheaper), max(0.0, owed) / self._credit.earned
-        if paying >= self._work_of(rest):
-            return by_key
-        return cheaper.and_share(rest, round(rest.place * paying / self._work_of(rest)))
+        share = max(paying / max(1.0, self._work_of(rest)), 1 / (1 + alike.place - near.place))
+        return by_key if share >= 1 else cheaper.and_share(rest, round(rest.place * share))
 
     def ahead_of_asked(self, request: Request) -> QueueAhead | None:
         if not self.keeps or work_left(request) > self._credit.free:

@@ -4,6 +4,7 @@ import random
 from dataclasses import replace
 from functools import partial
 from math import exp
+from statistics import NormalDist
 
 import numpy as np
 import pytest
@@ -180,6 +181,17 @@ def test_no_score_takes_a_promise_far_beyond_its_estimate(monkeypatch: pytest.Mo
     queue = measured()
     expected = queue.dispatcher.waits.expect(request(9))
     assert expected.low == 0.0 and expected.point < expected.high < 150 * expected.point
+
+
+def test_a_promise_allows_for_what_the_mean_of_few_lengths_may_be_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Scores of one long queue all have the same error: of 2,000 at twice the capacity the last fifth missed."""
+    monkeypatch.setattr(Calibration, "find_scores", lambda *_: (0.0, 0.0, 0.0))
+    queue = measured()
+    for row_id in range(9):
+        queue.submit(row_id + 2)
+    told = queue.dispatcher.waits.expect(request(9))
+    error = queue.dispatcher.waits._speed.sum_error(told.place)
+    assert told.wait and told.high == pytest.approx(told.own + told.wait * (1 + NormalDist().inv_cdf(0.95) * error))
 
 
 def test_no_answer_is_promised_far_beyond_what_its_limit_takes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -437,6 +449,14 @@ def test_an_answer_of_unknown_length_is_expected_as_long_as_others_would_have_be
     assert never.uncut_length is None
     never.ended(16, cut=True)
     assert remaining_length(request(0), never.uncut_length) == request(0).sampling.max_tokens
+
+
+def test_a_sum_of_lengths_is_off_by_their_own_and_by_their_mean_s_error() -> None:
+    pace = Speed()
+    assert pace.sum_error(5) == 0.0
+    for length in (100, 300):
+        pace.ended(length)
+    assert pace.sum_error(10) == pytest.approx(0.5 * (1 / 10 + 1 / 4) ** 0.5)
 
 
 @pytest.mark.parametrize("predicts", [True, False])

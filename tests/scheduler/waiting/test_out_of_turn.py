@@ -175,6 +175,15 @@ def test_a_newcomer_is_told_about_where_it_will_be_and_the_dear_ones_that_they_a
     assert abs(told - first(queue, 200).index(200)) <= 2
 
 
+@pytest.mark.parametrize(("longer", "place"), [(0, 60), (1, 30), (20, 3)])
+def test_a_newcomer_is_behind_those_that_it_may_not_pass(longer: int, place: int) -> None:
+    """Of alike lengths those with short prompts were told to be next."""
+    alike = (predicted(row_id, 10.0 + row_id % 5) for row_id in range(longer, 60))
+    queue = queue_of(*(predicted(row_id, 30.0) for row_id in range(longer)), *alike)
+    earn(queue, 100.0)
+    assert queue.ahead(predicted(200, 9.0), 0.0).place == place
+
+
 def test_how_far_newcomers_may_pass_a_request_is_told_in_work() -> None:
     queue = queue_of(predicted(0, 100.0), predicted(1, 100.0), share=0.5)
     before = queue.total()._replace(place=1, tokens=100.0, unread=0)
