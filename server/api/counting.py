@@ -42,7 +42,7 @@ async def estimate(request: web.Request) -> web.Response:
     asked = body.promise or read_header(request.headers)
     promise = Known() if asked is None else ask_for(asked, dispatcher.now(), dispatcher.now())
     async with foresee(body, prompts, request.app, client, holder, promise, seeded=False) as wanted:
-        requests = dispatcher.estimate_all(one.submission for one in wanted)
+        requests = dispatcher.admission.estimate_all(one.submission for one in wanted)
     request[SHORT_FORM] = cut_header(body, (one.sampling.max_tokens for one in requests))
     told = foresee_end(dispatcher, requests)
     request[TICKET].spend(told.prompt_tokens)

@@ -123,7 +123,7 @@ def foresee_end(dispatcher: Dispatcher, requests: Sequence[Request]) -> Expectat
     now = dispatcher.now()
     told, ends = expectation_of(requests, now), [one.expected.by for one in requests if one.expected is not None]
     try:
-        dispatcher.promise_all(requests)
+        dispatcher.admission.promise_all(requests)
     except Refused as error:
         return msgspec.structs.replace(told, refused=_refusal(error, dispatcher).code)
     if told.by is None or requests[0].promised is not None:

@@ -62,7 +62,7 @@ async def estimate(request: web.Request) -> web.Response:
     record, dispatcher = _record(request, meta), request.app[DISPATCHER]
     query, sampling = _query(dispatcher, record, meta, words, answers)
     known = _known(request, record, meta, answers, await request.app[LENGTHS].predict(query, sampling))
-    requests = dispatcher.estimate_all([((0,) * meta.prompt_tokens, sampling, known)])
+    requests = dispatcher.admission.estimate_all([((0,) * meta.prompt_tokens, sampling, known)])
     told = foresee_end(dispatcher, requests)
     request[TICKET].spend(told.prompt_tokens)
     return json_response(told)
