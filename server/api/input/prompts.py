@@ -8,13 +8,12 @@ from typing import Any
 import orjson
 from msgspec.structs import astuple
 
-from engine.sampling.grammar import Compiled
 from models.errors import TextError
 from scheduler.length.features import LengthQuery
 from server.api.errors import ApiError, invalid
 from server.api.input.refused import refuse_foreign
 from server.api.input.schema import MAX_CHOICES, ChatBody, CompletionBody, TextBody
-from server.api.input.structured import NO_FORM, constraint, form_of
+from server.api.input.structured import NO_FORM, Form, constraint, form_of
 from server.api.input.tools import NO_TOOLS, Toolbox, Turn, join_turns, plain_turns, toolbox
 from server.api.input.turns import as_turn
 from server.api.served_model import ServedModel
@@ -35,7 +34,7 @@ class Prompt:
     text: str = ""
     # instruction and user input, without the template's tokens, bound and scope yet
     parts: LengthQuery = LengthQuery("", "", 0, 0)
-    grammar: Compiled | None = None  # None if unconstrained
+    grammar: Form | None = None  # None if unconstrained
     tools: Toolbox = NO_TOOLS
 
 
@@ -69,9 +68,7 @@ def encode(text: str, path: str, model: ServedModel, *, add_special_tokens: bool
         raise invalid(path, str(error)) from None
 
 
-def _converse(
-    body: ChatBody, model: ServedModel, tools: Toolbox, grammar: Compiled | None, scope: str | None
-) -> Prompt:
+def _converse(body: ChatBody, model: ServedModel, tools: Toolbox, grammar: Form | None, scope: str | None) -> Prompt:
     turns, ids, *texts = render_chat(body, model, tools, scope)
     return _prompt(Prompt(tuple(ids), grammar=grammar, tools=tools), turns, texts, body, model)
 
@@ -140,7 +137,7 @@ async def _completion_prompts(body: CompletionBody, model: ServedModel) -> list[
     return await model.run_in_thread(_complete, body, model, grammar)
 
 
-def _complete(body: CompletionBody, model: ServedModel, grammar: Compiled | None) -> list[Prompt]:
+def _complete(body: CompletionBody, model: ServedModel, grammar: Form | None) -> list[Prompt]:
     written = separate(body.prompt, "prompt", MAX_CHOICES)
     # Check all before encoding any.
     for place, item in enumerate(written):
