@@ -5,6 +5,7 @@ import time
 from asyncio import sleep
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -126,7 +127,7 @@ def build_app(service: Service, front: Front = OPEN) -> web.Application:
         app[BATCHES] = Batches(files.folder, files.capacity, limits.max_body_bytes, ModelAsker(app), service.slots)
     app.on_cleanup.append(tracing.close_tracing)
     for operation in service.operations:
-        route = getattr(web, operation.method)  # `web.get` adds HEAD
+        route = getattr(web, operation.method, partial(web.route, operation.method))  # `web.get` adds HEAD
         app.add_routes([route(operation.path, operation.handler, expect_handler=meet_expectation)])
     app.on_startup.append(start_batches)
     app.on_shutdown.extend((stop_batches, close_feed, structured.give_up_compiling))
