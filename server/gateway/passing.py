@@ -38,7 +38,7 @@ from server.gateway.meta import (
     without_promise,
 )
 from server.gateway.passage import PASSAGES, ProxiedCall
-from server.gateway.sending import send_at_once, send_streamed
+from server.gateway.sending import refuse_estimate, send_at_once, send_streamed
 
 UNSTATED = 4096  # tokens of an answer without max_tokens
 
@@ -58,9 +58,10 @@ async def pass_call(request: web.Request) -> web.StreamResponse:
 
 
 async def estimate(request: web.Request) -> web.Response:
-    """What a call would cost and take; raises ApiError 400."""
+    """What a call would cost and take; raises ApiError 400 and 404."""
     async with hold_body(request) as body:
-        meta, words, answers, *_ = await read_aside(_read, body, request)
+        meta, words, answers, _, body, _ = await read_aside(_read, body, request)
+        await refuse_estimate(request, body)
     record, dispatcher = _record(request, meta), request.app[DISPATCHER]
     query, sampling = _query(dispatcher, record, meta, words, answers)
     known = _known(request, record, meta, answers, await request.app[LENGTHS].predict(query, sampling))
