@@ -15,7 +15,7 @@ from scheduler.request import Refused, Request, TooLate, Unpromised
 from scheduler.stream import SLICE, Wakeups
 from scheduler.submission import Submission
 from server.access import ACCESS, ALL, HOLDER
-from server.api.errors import ApiError, askable, busy, failure_error, shutting_down, unpromised
+from server.api.errors import PACED, ApiError, askable, busy, failure_error, shutting_down, unpromised
 from server.api.health import LIFE
 from server.api.operation import OPERATION, Operation
 from server.api.output.reply import Expectation, expectation_of, write_time
@@ -78,8 +78,11 @@ class AdmissionSlot:
         self._pending.arrived -= self._counted
         self._counted = 0
 
-    def close(self) -> None:
+    def close(self, status: int) -> None:
+        """Refused calls, which are paced, count in no quota of requests."""
         self.settle()
+        if status in PACED:
+            self._quota.forgive(self._share)
         self._quota.leave(self._share)
 
 
@@ -96,11 +99,16 @@ async def admit(request: web.Request, handler: Handler) -> web.StreamResponse:
         raise shutting_down()
     if operation.generates:
         await app[PENDING].turns.turn()
-    request[TICKET] = ticket = AdmissionSlot(request, operation)
+    request[TICKET], status = (ticket := AdmissionSlot(request, operation)), 200
     try:
-        return await handler(request)
+        response = await handler(request)
+        status = response.status
+        return response
+    except ApiError as error:
+        status = error.status
+        raise
     finally:
-        ticket.close()
+        ticket.close(status)
 
 
 Wanted = tuple[Submission, LengthQuery, Prediction | None]  # an answer, and the length that was asked for

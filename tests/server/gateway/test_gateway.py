@@ -238,6 +238,12 @@ async def test_a_deadline_ends_a_call_that_waits() -> None:
         assert await first == (200, WHOLE)
 
 
+async def test_a_call_that_its_backend_refuses_uses_no_quota_up() -> None:
+    async with gateway(Backend(waits=False), requests_per_minute=2) as gate:
+        assert {(await gate.ask(bad=status))[0] for status in (400, 404, 422)} == {400, 404, 422}
+        assert [(await gate.ask())[0] for _ in range(3)] == [200, 200, 429]
+
+
 OTHERS = ("PUT", "PATCH", "OPTIONS", "TRACE", "PROPFIND")
 
 
