@@ -168,7 +168,7 @@ class PossibleCall(msgspec.Struct, frozen=True):
             raise invalid("messages", f"{fault}; give messages, prompt or input, as the call would")
         for name in MOST:
             if getattr(self, name) == 0 and not self.echo:
-                raise invalid(name, "must be at least 1")
+                raise invalid(name, "must be at least 1", None if name == "max_tokens" else "invalid_value")
 
 
 def read_meta(body: bytes) -> CallMeta:

@@ -70,14 +70,14 @@ def encode(text: str, path: str, model: ServedModel, *, add_special_tokens: bool
 
 def _converse(body: ChatBody, model: ServedModel, tools: Toolbox, grammar: Form | None, scope: str | None) -> Prompt:
     turns, ids, *texts = render_chat(body, model, tools, scope)
-    return _prompt(Prompt(tuple(ids), grammar=grammar, tools=tools), turns, texts, body, model)
+    return _prompt(Prompt(tuple(ids), grammar=grammar, tools=tools), turns, texts, body, "messages", model)
 
 
 def _prompt(
-    prompt: Prompt, turns: Sequence[Turn], texts: Sequence[slice], body: TextBody, model: ServedModel
+    prompt: Prompt, turns: Sequence[Turn], texts: Sequence[slice], body: TextBody, path: str, model: ServedModel
 ) -> Prompt:
     """`texts` marks tokens of the instruction and the other turns."""
-    ids, path = prompt.ids, "messages" if isinstance(body, ChatBody) else "prompt"
+    ids = prompt.ids
     if not ids:
         raise invalid(path, "must not be empty")
     if len(ids) >= model.context_length:
@@ -139,15 +139,16 @@ async def _completion_prompts(body: CompletionBody, model: ServedModel) -> list[
 
 def _complete(body: CompletionBody, model: ServedModel, grammar: Form | None) -> list[Prompt]:
     written = separate(body.prompt, "prompt", MAX_CHOICES)
+    placed = {"prompt": written[0]} if len(written) == 1 else {f"prompt[{at}]": one for at, one in enumerate(written)}
     # Check all before encoding any.
-    for place, item in enumerate(written):
-        check_written(item, "prompt" if len(written) == 1 else f"prompt[{place}]", model)
+    for path, item in placed.items():
+        check_written(item, path, model)
     prompts = []
-    for item in written:
+    for path, item in placed.items():
         text = item if isinstance(item, str) else model.text.decode(item)
-        ids = tuple(encode(item, "prompt", model) if isinstance(item, str) else item)
+        ids = tuple(encode(item, path, model) if isinstance(item, str) else item)
         turns = [{"role": "user", "content": text}]
-        prompts.append(_prompt(Prompt(ids, text, grammar=grammar), turns, (slice(0), slice(None)), body, model))
+        prompts.append(_prompt(Prompt(ids, text, grammar=grammar), turns, (slice(0), slice(None)), body, path, model))
     return prompts
 
 

@@ -18,12 +18,15 @@ PROMPTS: Mapping[str, tuple[Any, ...]] = {
     "input": (7, [], ["x"]),
     "x": (1,),
 }
+RESPONSES: list[dict[str, Any]] = [
+    {"input": "x", **one} for one in ({"max_output_tokens": 0}, {"instructions": "x" * 9000})
+]
 FIELDS: Mapping[str, tuple[Any, ...]] = {
     "model": (5, "nope"),
     "prompt": ("x", [1]),
     "input": ("x",),
     "max_tokens": (-1, -2, 0, 1.5, "many", True, 2**63, 10**400),
-    "max_completion_tokens": (-1, -2, [5]),
+    "max_completion_tokens": (-1, 0, -2, [5]),
     "temperature": (-1, 9),
     "response_format": ({"type": "x"},),
     "audio": ({"voice": "x"},),
@@ -40,6 +43,7 @@ OWN: Mapping[str, tuple[Any, ...]] = {
     "cache_salt": (5, "", ["x"]),
 }
 IMPOSSIBLE = [
+    *RESPONSES,
     *({name: wrong} for name, all_wrong in PROMPTS.items() for wrong in all_wrong),
     *(chat_body(**{name: wrong}) for name, all_wrong in {**FIELDS, **OWN}.items() for wrong in all_wrong),
 ]

@@ -176,7 +176,7 @@ BAD: dict[str, tuple[dict[str, object], str]] = {
     "no such tool": (body(tools=[WEATHER], tool_choice={"type": "tool", "name": "b"}), "tool_choice"),
     "a tool without a name": (body(tools=[WEATHER], tool_choice={"type": "tool"}), "tool_choice.name"),
     "other servers": (body(mcp_servers=[{}]), "mcp_servers"),
-    "no schema": (body(output_config={"format": {"type": "json_schema"}}), "output_config"),
+    "no schema": (body(output_config={"format": {"type": "json_schema"}}), "output_config.format.schema: is missing"),
     "nothing": (body(max_tokens=0), "max_tokens"),
 }
 
