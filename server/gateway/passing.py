@@ -165,10 +165,10 @@ async def pass_other(request: web.Request) -> web.StreamResponse:
     """For stored objects and unknown paths; raises ApiError 400, 403, 404, 405 or 503."""
     path = plain_path(request)
     first = path.split("/")[2]
-    if first in KEEPING | MINGLED and are_one(request.app):
-        raise refuse_kept(path)
     if first not in KEEPING and not request.app[BACKENDS].pass_unknown:
         await refuse_method(request)
+    if first in KEEPING | MINGLED and are_one(request.app):
+        raise refuse_kept(path)
     return await pass_through(request)
 
 

@@ -21,6 +21,7 @@ from server.gateway.sending import RETRIES
 from server.gateway.slots import InferredSlots
 from tests.server.gateway.backends import Backend, Gateway, chat, crowded, event, gateway, until
 from tests.server.gateway.fake_backend import Engine, listening
+from tests.server.live import bearer
 
 WHOLE = b"".join(map(event, range(5))) + b"data: [DONE]\n\n"
 
@@ -247,7 +248,8 @@ async def test_a_call_that_its_backend_refuses_uses_no_quota_up() -> None:
 OTHERS = ("PUT", "PATCH", "OPTIONS", "TRACE", "PROPFIND")
 
 
-async def test_another_method_is_told_which_ones_there_are() -> None:
+@pytest.mark.parametrize("keys", [(), ("a", "b")])
+async def test_another_method_is_told_which_ones_there_are(keys: tuple[str, ...]) -> None:
     """GET /v1/estimate, and later DELETE /v1/requests/ID, were said to be no paths of the gateway."""
     others: dict[str, Sequence[str]] = {
         "GET": ("estimate", "embeddings", "chat/completions", "requests/a/cancel"),
@@ -256,7 +258,8 @@ async def test_another_method_is_told_which_ones_there_are() -> None:
         "PUT": ("models/org/name",),
         "PATCH": ("requests/a",),
     }
-    async with gateway(Backend()) as gate:
+    async with gateway(Backend(), keys=keys) as gate:
+        gate.client.headers.update(bearer("a"))
         for method, path in ((method, path) for method, paths in others.items() for path in paths):
             async with gate.client.request(method, f"/v1/{path}") as answer:
                 allowed = "POST" if method == "GET" else "GET,HEAD"
