@@ -5,35 +5,28 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Unpack
 
 from engine.messages import ExecutorDied, ExecutorHealth, Pause, Report, StepReport, Stop
 from engine.sampling.params import SamplingParams
+from scheduler.admission import Admission, KeptPrefix
 from scheduler.assembly import SchedulerParts
 from scheduler.clock import Clock, earliest
 from scheduler.observers import RequestObserver
 from scheduler.programs.program import Program
-from scheduler.request import Failure, Refused, Request, State, Times, TooLate, Unpromised
+from scheduler.request import Failure, Refused, Request, State
 from scheduler.request_table import RequestTable
 from scheduler.stream import SLICE, TokenStream, Wakeups
 from scheduler.submission import Known, Submission
-from scheduler.wait_estimate.calibration import promise_together
 from scheduler.waiting.deadlines import Deadlines
-from scheduler.waiting.sorted_requests import QueueAhead
 from scheduler.worker import Port, Worker
 
 if TYPE_CHECKING:
     from scheduler.length.prediction import LengthDistribution
 
-ROUNDING = 1e-6  # seconds
-
 log = logging.getLogger(__name__)
-
-KeptPrefix = Callable[[Sequence[int], str, float], int]  # (prompt, scope, seconds to stay) -> cached tokens
-
-NO_ROW = 2**63 - 1  # an estimate's row
 
 
 class Dispatcher:
@@ -54,6 +47,7 @@ class Dispatcher:
         self._kept_prefix = kept_prefix
         self.table = RequestTable(parts, ports, clock, observers)  # read only
         self.waits = self.table.waits
+        self.admission = Admission(self.table, clock.now, kept_prefix)
         self.waiting = self.table.waiting
         self.workers: Collection[Worker] = self.table.workers.values()
         self.now = clock.now
@@ -99,20 +93,11 @@ class Dispatcher:
             raise Refused("no executor is alive", Failure.EXECUTOR)
         if self._draining:
             raise Refused("the server is shutting down")
-        requests = self.estimate_all(answers, since=since)
-        self.promise_all(requests)
+        requests = self.admission.estimate_all(answers, since=since)
+        self.admission.promise_all(requests)
         for request in requests:
             self._queue(request, arrival, since)
         return requests
-
-    def promise_all(self, requests: Sequence[Request]) -> None:
-        """One end for all. Raises TooLate and Unpromised."""
-        for request in requests:
-            if request.deadline is not None and not self._can_meet(request, request.deadline):
-                raise TooLate(waits=request.expected is not None and request.expected.waits)
-        by = promise_together(requests)
-        if any(one.promised is not None and (by is None or by - one.promised > ROUNDING) for one in requests):
-            raise Unpromised(by)
 
     def _queue(self, request: Request, arrival: float | None, since: float | None) -> None:
         request.row_id = next(self._row_ids)
@@ -136,26 +121,6 @@ class Dispatcher:
             if waits_until > program.ended + program.back_within:  # else it stays until then
                 kept(request.prompt, request.cache_scope, expected.high)
         program.begin(request.times.came)
-
-    def estimate_all(self, answers: Iterable[Submission], *, since: float | None = None) -> list[Request]:
-        """As if they came now, each behind those before it."""
-        requests, before = list[Request](), QueueAhead()
-        for prompt, sampling, known in answers:
-            if requests:
-                before = before.and_one(requests[-1])
-            requests.append(self._estimate(prompt, sampling, known, since, before))
-        return requests
-
-    def _estimate(
-        self, prompt: Sequence[int], sampling: SamplingParams, known: Known, since: float | None, before: QueueAhead
-    ) -> Request:
-        request = Request(NO_ROW, tuple(prompt), sampling, Times(arrival=self.now()), **known)
-        request.times.arrival = request.times.arrival if since is None else since
-        request.correction = self.table.correct(request)
-        if self._kept_prefix is not None:
-            request.cached_prompt = self._kept_prefix(request.prompt, request.cache_scope, 0.0)
-        request.expected = self.waits.expect(request, before)
-        return request
 
     def revise(
         self, request: Request, predicted_length: float | None, distribution: LengthDistribution | None = None
@@ -285,14 +250,6 @@ class Dispatcher:
         self._broken = True
         self.abort_all("the scheduler failed", Failure.SCHEDULER)
         self._dead.set()
-
-    def _can_meet(self, request: Request, by: float) -> bool:
-        """By its end's calibrated median; True if unknown."""
-        now, expected = self.now(), request.expected
-        if expected is None:
-            return True
-        seconds = expected.median if self.table.held or expected.place else 0.0
-        return now < by and now + seconds <= by
 
     def _assign(self, worker: Worker, now: float) -> bool:
         plan = self._parts.batcher.take(worker, now)

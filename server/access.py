@@ -61,7 +61,8 @@ class Share:
 
     holder: str
     limits: Admission
-    answers: int = 0
+    arrived: float
+    answers: int = 1
 
 
 class Quota:
@@ -86,7 +87,7 @@ class Quota:
                 raise _exceeded(f"this key has made {most} requests in a minute, as many as it may", wait)
             use.arrivals.add(1, now)
         use.under_way += 1
-        return Share(holder, limits, 1)
+        return Share(holder, limits, now)
 
     def count_answers(self, share: Share, answers: int) -> None:
         """One at least. Raises ApiError 429, releasing all, or 400 beyond the key's limit."""
@@ -106,6 +107,13 @@ class Quota:
         """Prompt and generated."""
         if self.interactive.tokens_per_minute is not None and tokens:
             self._uses[holder].tokens.add(tokens, now)
+
+    def forgive(self, share: Share) -> None:
+        """Its request no longer counts."""
+        arrivals = self._uses[share.holder].arrivals
+        if (entry := (share.arrived, 1)) in arrivals.counted:
+            arrivals.counted.remove(entry)
+            arrivals.total -= 1
 
     def leave(self, share: Share) -> None:
         self._uses[share.holder].under_way -= share.answers

@@ -2,8 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import product, takewhile
-from pathlib import Path
+from itertools import product
 from typing import Self, TypeAlias
 
 import numpy as np
@@ -16,88 +15,17 @@ from loadgen.console import TABLES, show_table, tabulate
 from loadgen.result_file import Json
 from loadgen.simulate.figures import Figures, measure_latencies
 from loadgen.simulate.prediction import SimulatedPrediction, choose_prediction, replay_forecasts
+from loadgen.simulate.replay import Replay
 from loadgen.simulate.simulation import Served, fit_parts, simulate
 from loadgen.workload.lengths import RequestLengths
 from models.errors import UserError
 from scheduler.assembly import find_strategies
 from scheduler.batching.batcher import BatchLimits
-from scheduler.journal.file import RequestEntry, read
 from scheduler.options import Scheduling
 from scheduler.serving_time.bilinear import LEAST_SECONDS, Bilinear, fit_surfaces
 from scheduler.strategy import STRATEGIES, Length
 
-FEWEST = 20  # requests for a meaningful replay
-
 GUESSED = SimulatedPrediction(0.5)  # where the journal has no predictions
-
-
-@dataclass(frozen=True, slots=True)
-class Replay:
-    """One strategy's requests in order of arrival."""
-
-    model: str
-    strategy: str
-    recorded: tuple[Served, ...]
-    max_tokens: int  # most that any asked for
-    left_out: int  # without a token
-    others: str  # models
-    sent: bool  # started when sent, as a gateway's
-
-    @property
-    def longest(self) -> int:
-        """Tokens of the longest, prompt and answer."""
-        return max(one.input_length + one.output_length for one in self.recorded)
-
-    @property
-    def predicted(self) -> bool:
-        return any(one.predicted_length is not None for one in self.recorded)
-
-
-def read_replay(journal: Path, model: str | None, most: int, *, sent: bool = False) -> Replay:
-    """A journal's newest `most` requests of one strategy and model (None: the last). Raises UserError."""
-    models = [one.model for one in read(journal, last=most)]
-    whose = model or ["any model", *models][-1]
-    newest = ([*read(journal, last=most, model=whose)] or [*read(journal, last=most, model=Path(whose).name)])[::-1]
-    asked = sorted(takewhile(lambda one: one.strategy == newest[0].strategy, newest), key=_arrival)
-    entries = [one for one in asked if one.generated and one.started is not None]
-    others = " or ".join(sorted({*models} - {one.model for one in newest}))
-    if len(entries) < FEWEST:
-        lack = f"holds {len(entries)} answered requests to {whose} of the latest strategy, and {FEWEST} are wanted"
-        also = f", or --of {others}" * bool(others)
-        raise UserError(f"{journal}: {lack}: serve some more, or give another --journal{also}")
-    origin = _arrival(entries[0])
-    return Replay(
-        model=entries[0].model,
-        strategy=entries[0].strategy,
-        recorded=tuple(_served(one, _arrival(one) - origin, sent=sent) for one in entries),
-        max_tokens=max(one.max_tokens for one in entries),
-        left_out=len(asked) - len(entries),
-        others=others,
-        sent=sent,
-    )
-
-
-def _served(entry: RequestEntry, arrival: float, *, sent: bool) -> Served:
-    end = max(0.0, entry.latency)  # others may have written the journal: no stage ends before it begins
-    started = min(end, max(0.0, (entry.assigned if sent else entry.started) or 0.0))
-    first_token = end if entry.first_token is None else min(end, max(started, entry.first_token))
-    return Served(
-        arrival=arrival,
-        started=arrival + started,
-        first_token=arrival + first_token,
-        end=arrival + end,
-        input_length=entry.input_length,
-        output_length=entry.generated,
-        runs=entry.runs,
-        predicted_length=entry.predicted,
-        run=entry.program,
-        promised=entry.promised if entry.asked is None else entry.asked,
-    )
-
-
-def _arrival(entry: RequestEntry) -> float:
-    """Seconds since 1970."""
-    return entry.finished_at - entry.latency
 
 
 def fit_prices(recorded: Sequence[Served]) -> tuple[Bilinear, int]:

@@ -15,7 +15,7 @@ from server.api.input.body import decode, hold_body, read_body
 from server.api.input.messages import CHAT_WORDS, CountBody, as_chat
 from server.api.input.promise import ask_for, read_header
 from server.api.input.refused import ABSENT, is_given
-from server.api.input.responses import ResponsesBody
+from server.api.input.responses import OWN_NAMES, OWN_WORDS, ResponsesBody
 from server.api.input.sampling import cut_header, foresee
 from server.api.input.tools import toolbox
 from server.api.output.messages import TokenCount
@@ -36,13 +36,21 @@ class AnyBody(msgspec.Struct, frozen=True):
 
 async def estimate(request: web.Request) -> web.Response:
     """Tell what a call would cost and how long it would take if it came now, without making it; raises ApiError 400."""
-    body, prompts = await _read(request)
+    given = await _read(request)
+    with reword_errors(*((OWN_NAMES, OWN_WORDS) if isinstance(given, ResponsesBody) else ({}, {}))):
+        return await _estimate(request, given)
+
+
+async def _estimate(request: web.Request, given: schema.GenerationBody) -> web.Response:
+    body = (await read_chat(request, given))[0] if isinstance(given, ResponsesBody) else given
+    assert isinstance(body, schema.TextBody)
+    prompts = await text_prompts.read_prompts(body, request.app[MODEL])
     model_name(body.model, request.app[MODEL])
     client, holder, dispatcher = client_of(request, body.user), holder_of(request), request.app[DISPATCHER]
     asked = body.promise or read_header(request.headers)
     promise = Known() if asked is None else ask_for(asked, dispatcher.now(), dispatcher.now())
     async with foresee(body, prompts, request.app, client, holder, promise, seeded=False) as wanted:
-        requests = dispatcher.estimate_all(one.submission for one in wanted)
+        requests = dispatcher.admission.estimate_all(one.submission for one in wanted)
     request[SHORT_FORM] = cut_header(body, (one.sampling.max_tokens for one in requests))
     told = foresee_end(dispatcher, requests)
     request[TICKET].spend(told.prompt_tokens)
@@ -56,18 +64,14 @@ KINDS: Mapping[str, type[schema.GenerationBody]] = {
 }  # by the field that holds the prompt
 
 
-async def _read(request: web.Request) -> tuple[schema.TextBody, Sequence[text_prompts.Prompt]]:
-    app, model = request.app, request.app[MODEL]
+async def _read(request: web.Request) -> schema.GenerationBody:
     async with hold_body(request) as raw:
-        given = await decode(raw, AnyBody, app)
+        given = await decode(raw, AnyBody, request.app)
         names = [name for name in KINDS if is_given(getattr(given, name))]
         if len(names) != 1:
             fault = f"cannot go with {names[0]}" if names else "is missing"
             raise invalid("messages", f"{fault}; give messages, prompt or input, as the call would")
-        body = await decode(raw, KINDS[names[0]], app)
-    text = (await read_chat(request, body))[0] if isinstance(body, ResponsesBody) else body
-    assert isinstance(text, schema.TextBody)
-    return text, await text_prompts.read_prompts(text, model)
+        return await decode(raw, KINDS[names[0]], request.app)
 
 
 _CHAT = {"messages": {"type": "array"}, "prompt": {"type": "null"}, "add_special_tokens": {"enum": [None, False]}}

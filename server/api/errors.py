@@ -43,6 +43,8 @@ STATUSES: Mapping[int, tuple[str, str]] = {
     507: ("InsufficientStorageError", "disk_full"),
 }  # status -> `type` and usual `code`
 
+PACED = frozenset(range(400, 500)) - {429, 499}  # others are immediate: the call may return, or is over
+
 LONGEST_MESSAGE = 1000  # characters, since a message may quote the request
 
 

@@ -16,7 +16,7 @@ from scheduler.stream import SLICE, Wakeups
 from scheduler.submission import Submission
 from scheduler.wait_estimate.calibration import find_last
 from server.access import ACCESS, ALL, HOLDER
-from server.api.errors import ApiError, askable, busy, failure_error, shutting_down, unpromised
+from server.api.errors import PACED, ApiError, askable, busy, failure_error, shutting_down, unpromised
 from server.api.health import LIFE
 from server.api.operation import OPERATION, Operation
 from server.api.output.reply import Expectation, expectation_of, write_time
@@ -79,8 +79,11 @@ class AdmissionSlot:
         self._pending.arrived -= self._counted
         self._counted = 0
 
-    def close(self) -> None:
+    def close(self, status: int) -> None:
+        """Refused calls, which are paced, count in no quota of requests."""
         self.settle()
+        if status in PACED:
+            self._quota.forgive(self._share)
         self._quota.leave(self._share)
 
 
@@ -97,11 +100,16 @@ async def admit(request: web.Request, handler: Handler) -> web.StreamResponse:
         raise shutting_down()
     if operation.generates:
         await app[PENDING].turns.turn()
-    request[TICKET] = ticket = AdmissionSlot(request, operation)
+    request[TICKET], status = (ticket := AdmissionSlot(request, operation)), 200
     try:
-        return await handler(request)
+        response = await handler(request)
+        status = response.status
+        return response
+    except ApiError as error:
+        status = error.status
+        raise
     finally:
-        ticket.close()
+        ticket.close(status)
 
 
 Wanted = tuple[Submission, LengthQuery, Prediction | None]  # an answer, and the length that was asked for
@@ -124,7 +132,7 @@ def foresee_end(dispatcher: Dispatcher, requests: Sequence[Request]) -> Expectat
     now = dispatcher.now()
     told, last = expectation_of(requests, now), find_last(requests)
     try:
-        dispatcher.promise_all(requests)
+        dispatcher.admission.promise_all(requests)
     except Refused as error:
         return msgspec.structs.replace(told, refused=_refusal(error, dispatcher).code)
     if last is None or requests[0].promised is not None:

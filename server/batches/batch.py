@@ -13,6 +13,7 @@ import msgspec
 from msgspec import Meta
 
 from server.access import Share
+from server.json_depth import TOO_DEEP
 
 WINDOW = 24 * 3600  # seconds; OpenAI's only window
 
@@ -127,7 +128,7 @@ def _read_line(raw: bytes, number: int, endpoint: str, earlier: Container[str]) 
     try:
         line = msgspec.json.decode(raw, type=InputLine)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        return LineError("invalid_json_line", str(error), number)
+        return LineError("invalid_json_line", TOO_DEEP if isinstance(error, RecursionError) else str(error), number)
     if line.method != "POST":
         return LineError("invalid_method", "method: must be POST", number, "method")
     if line.url != endpoint:

@@ -56,6 +56,7 @@ class Backend:
     merges: bool = True  # whole answers from streams; false after a failure
     merges_tools: bool = True  # with tool calls
     tells: bool = False  # metrics report its queue
+    estimates: bool = False  # is a server or gateway of ours
     room: int = ROOM  # tokens of KV cache
     context: int = ROOM  # tokens of a prompt and its answer
     health: Health = field(default_factory=Health)

@@ -162,11 +162,13 @@ class PossibleCall(msgspec.Struct, frozen=True):
 
     def check(self) -> None:
         """-1 is no limit to some backends. Raises ApiError 400."""
-        if self.messages is None and self.prompt is None and self.input is None:
-            raise invalid("messages", "is missing; give messages, prompt or input, as the call would")
+        given = [name for name in ("prompt", "input", "messages") if getattr(self, name) is not None]
+        if len(given) != 1:
+            fault = f"cannot go with {given[0]}" if given else "is missing"
+            raise invalid("messages", f"{fault}; give messages, prompt or input, as the call would")
         for name in MOST:
             if getattr(self, name) == 0 and not self.echo:
-                raise invalid(name, "must be at least 1")
+                raise invalid(name, "must be at least 1", None if name == "max_tokens" else "invalid_value")
 
 
 def read_meta(body: bytes) -> CallMeta:

@@ -5,7 +5,7 @@ from dataclasses import replace
 from aiohttp import web
 
 from server.api.operation import Operation, Parameter
-from server.gateway.passing import estimate, pass_call, pass_other, pass_short, pass_through
+from server.gateway.passing import estimate, pass_call, pass_other, pass_short, pass_through, refuse_method
 from server.http.operations import ANTHROPIC, MODEL
 from server.http.operations import OPERATIONS as SERVERS
 
@@ -72,4 +72,5 @@ OPERATIONS = (
     Operation("post", REST_PATH, pass_other, "postRest", other=JSON, parameters=(REST,), rationed=True),
     Operation("get", REST_PATH, pass_stored, "getRest", other=JSON, parameters=(REST,)),
     Operation("delete", REST_PATH, pass_stored, "deleteRest", other=JSON, parameters=(REST,)),
+    Operation("*", REST_PATH, refuse_method),
 )

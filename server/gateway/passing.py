@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import NoReturn
 
 from aiohttp import web
 from msgspec import Raw
@@ -37,7 +38,7 @@ from server.gateway.meta import (
     without_promise,
 )
 from server.gateway.passage import PASSAGES, ProxiedCall
-from server.gateway.sending import send_at_once, send_streamed
+from server.gateway.sending import refuse_estimate, send_at_once, send_streamed
 
 UNSTATED = 4096  # tokens of an answer without max_tokens
 
@@ -47,6 +48,7 @@ KEEPING = frozenset(
     + ("containers", "fine_tuning", "videos")
 )
 MINGLED = frozenset({"chat", "messages", "requests"})  # partly so
+PASSED = ("DELETE", "GET", "HEAD", "POST")  # methods
 
 
 async def pass_call(request: web.Request) -> web.StreamResponse:
@@ -56,13 +58,14 @@ async def pass_call(request: web.Request) -> web.StreamResponse:
 
 
 async def estimate(request: web.Request) -> web.Response:
-    """What a call would cost and take; raises ApiError 400."""
+    """What a call would cost and take; raises ApiError 400 and 404."""
     async with hold_body(request) as body:
-        meta, words, answers, *_ = await read_aside(_read, body, request)
+        meta, words, answers, _, body, _ = await read_aside(_read, body, request)
+        await refuse_estimate(request, body)
     record, dispatcher = _record(request, meta), request.app[DISPATCHER]
     query, sampling = _query(dispatcher, record, meta, words, answers)
     known = _known(request, record, meta, answers, await request.app[LENGTHS].predict(query, sampling))
-    requests = dispatcher.estimate_all([((0,) * meta.prompt_tokens, sampling, known)])
+    requests = dispatcher.admission.estimate_all([((0,) * meta.prompt_tokens, sampling, known)])
     told = foresee_end(dispatcher, requests)
     request[TICKET].spend(told.prompt_tokens)
     return json_response(told)
@@ -160,16 +163,24 @@ def _open_passage(request: web.Request, record: Record, queued: Request) -> Iter
 
 async def pass_other(request: web.Request) -> web.StreamResponse:
     """For stored objects and unknown paths; raises ApiError 400, 403, 404, 405 or 503."""
-    path, settings = plain_path(request), request.app[BACKENDS]
+    path = plain_path(request)
     first = path.split("/")[2]
+    if first not in KEEPING and not request.app[BACKENDS].pass_unknown:
+        await refuse_method(request)
     if first in KEEPING | MINGLED and are_one(request.app):
         raise refuse_kept(path)
-    if first not in KEEPING and not settings.pass_unknown:
-        for known in request.app.router.resources():
-            if not known.canonical.startswith("/v1/{") and (methods := (await known.resolve(request))[1]):
-                raise web.HTTPMethodNotAllowed(request.method, methods)
-        raise ApiError(404, f"{path} is none of the paths that are passed on (GET / lists them; --pass-unknown)")
     return await pass_through(request)
+
+
+async def refuse_method(request: web.Request) -> NoReturn:
+    """Raises ApiError 400 and 404, and HTTPMethodNotAllowed."""
+    path = plain_path(request)
+    for known in request.app.router.resources():
+        if not known.canonical.startswith("/v1/{") and (methods := (await known.resolve(request))[1]):
+            raise web.HTTPMethodNotAllowed(request.method, methods)
+    if path.split("/")[2] in KEEPING or request.app[BACKENDS].pass_unknown:
+        raise web.HTTPMethodNotAllowed(request.method, PASSED)
+    raise ApiError(404, f"{path} is none of the paths that are passed on (GET / lists them; --pass-unknown)")
 
 
 async def pass_short(request: web.Request) -> web.StreamResponse:

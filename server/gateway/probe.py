@@ -104,7 +104,7 @@ async def _find(backend: Backend, session: aiohttp.ClientSession, *, wait: bool)
     elif not backend.answered:
         reason = _reason(*asked)
         log.warning("%s/models names none (%s): is this an API's URL, and its key right?", backend.url, reason)
-    backend.context = _context(asked[1])
+    backend.context, backend.estimates = _context(asked[1]), b'"owned_by":"lengthwise"' in asked[1]
     await learn_room(backend, session)
     backend.set_fault(None)
     return names

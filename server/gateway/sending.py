@@ -2,12 +2,14 @@
 
 import asyncio
 import re
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 
 import aiohttp
+import msgspec
 from aiohttp import web
 
-from server.api.errors import ApiError, stream_error
+from server.api.errors import ApiError, ErrorBody, stream_error
+from server.api.input.body import LARGE
 from server.api.operation import OPERATION
 from server.api.output import sse
 from server.api.served_model import DISPATCHER, LIMITS
@@ -23,6 +25,7 @@ RETRIES = 2  # a call that backends fail on could be what makes them
 PAUSE = 0.25  # seconds before the first retry where there is no other backend
 NONE_ANSWERS = "no backend answers (the gateway's log says why); try again later"
 FIRST_ANSWER = 30.0  # seconds to wait while no backend answers
+REFUSAL = 5.0  # seconds to wait for an estimate's
 
 UNFETCHED = b'"model_not_fetched"'  # until somebody fetches it
 
@@ -137,6 +140,19 @@ async def _ask(request: web.Request, body: bytes, backend: Backend, repeats: boo
         except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError):
             if not (reused and repeats) or request.app[BACKENDS].no_retry:
                 raise
+
+
+async def refuse_estimate(request: web.Request, body: bytes) -> None:
+    """As a backend that estimates does, if it answers. Raises ApiError 400 and 404."""
+    ports = (worker.port for worker in request.app[DISPATCHER].workers if worker.serves)
+    backend = next((one for one in ports if isinstance(one, Backend) and one.estimates), None)
+    if backend is None:
+        return
+    with suppress(aiohttp.ClientError, TimeoutError, msgspec.MsgspecError, UnicodeError, RecursionError):
+        async with asyncio.timeout(REFUSAL), await ask(request, body, backend, []) as answer:
+            if answer.status in (400, 404) and (answer.content_length or LARGE) < LARGE:
+                error = msgspec.json.decode(await answer.read(), type=ErrorBody).error
+                raise ApiError(answer.status, error.message, param=error.param, code=error.code)
 
 
 async def send_at_once(request: web.Request, body: bytes) -> web.StreamResponse:

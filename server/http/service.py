@@ -5,6 +5,7 @@ import time
 from asyncio import sleep
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from server import access, embeddings
 from server.api import health, openapi, register, ticket
 from server.api.batches.asker import ModelAsker
 from server.api.embeddings import EMBEDDER
-from server.api.errors import ApiError, error_code, error_response, errors_as_json
+from server.api.errors import PACED, ApiError, error_code, error_response, errors_as_json
 from server.api.input import program, refused, structured
 from server.api.operation import BY_HANDLER, NOWHERE, OPERATION, Operation
 from server.api.output import reply, sse
@@ -126,7 +127,7 @@ def build_app(service: Service, front: Front = OPEN) -> web.Application:
         app[BATCHES] = Batches(files.folder, files.capacity, limits.max_body_bytes, ModelAsker(app), service.slots)
     app.on_cleanup.append(tracing.close_tracing)
     for operation in service.operations:
-        route = getattr(web, operation.method)  # `web.get` adds HEAD
+        route = getattr(web, operation.method, partial(web.route, operation.method))  # `web.get` adds HEAD
         app.add_routes([route(operation.path, operation.handler, expect_handler=meet_expectation)])
     app.on_startup.append(start_batches)
     app.on_shutdown.extend((stop_batches, close_feed, structured.give_up_compiling))
@@ -164,7 +165,7 @@ async def log_requests(request: web.Request, handler: Handler) -> web.StreamResp
     request[OPERATION] = request.app[BY_HANDLER].get(request.match_info.handler, NOWHERE)
     try:
         response = await handler(request)
-        if 400 <= response.status < 500 and response.status not in UNPACED:
+        if response.status in PACED:
             await _pace(request)
         status = str(response.status)
         return response
@@ -196,8 +197,6 @@ BURST = 10  # refusals without delay
 LONGEST = 1.0  # seconds
 
 SENDERS = 1024  # least recent dropped
-
-UNPACED = (429, 499)  # immediate: the call may return, or is over
 
 
 class RefusalLimiter:

@@ -26,6 +26,7 @@ from server.api.register import Record
 from server.api.served_model import LIMITS, MODEL, model_name
 from server.api.ticket import PENDING, TICKET
 from server.config import FrontConfig
+from server.json_depth import MAX_DEPTH, TOO_DEEP
 
 LARGE = 64 * 1024  # bytes from which on a body is parsed off the event loop
 
@@ -33,7 +34,6 @@ MAX_NESTED = 2**16  # objects, lists and names of a large body: building them bl
 
 MAX_STRINGS = 2**18
 MAX_VALUES = 2**20
-MAX_DEPTH = 256  # on any interpreter: their own bounds differ
 
 BODIES = 64  # bodies of the greatest size held until parsed
 
@@ -138,7 +138,7 @@ def check_parts(raw: bytes) -> None:
         raise bad_request(f"the request's body has more than {most}; send fewer at a time", code="too_many_values")
     steps = (1 if one in b"[{" else -1 for one in outside.translate(None, _NO_BRACKETS))
     if max(accumulate(steps), default=0) > MAX_DEPTH:
-        raise bad_request(f"the request's body is nested more than {MAX_DEPTH} deep; flatten it", code="invalid_json")
+        raise bad_request(TOO_DEEP, code="invalid_json")
 
 
 _NO_BRACKETS = bytes({*range(256)}.difference(b"[]{}"))

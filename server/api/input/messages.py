@@ -105,7 +105,7 @@ class MessagesBody(CountBody, frozen=True, kw_only=True):
 CHAT_WORDS: Mapping[str, str] = {
     ".function.parameters": ".input_schema",
     ".function.name": ".name",
-    "response_format.json_schema": "output_config",
+    "response_format.json_schema": "output_config.format",
 }
 
 SAMPLING = ("max_tokens", "stream", "temperature", "top_p", "top_k", "priority", "deadline_ms", "promise")

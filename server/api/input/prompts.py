@@ -8,13 +8,12 @@ from typing import Any
 import orjson
 from msgspec.structs import astuple
 
-from engine.sampling.grammar import Compiled
 from models.errors import TextError
 from scheduler.length.features import LengthQuery
 from server.api.errors import ApiError, invalid
 from server.api.input.refused import refuse_foreign
 from server.api.input.schema import MAX_CHOICES, ChatBody, CompletionBody, TextBody
-from server.api.input.structured import NO_FORM, constraint, form_of
+from server.api.input.structured import NO_FORM, Form, constraint, form_of
 from server.api.input.tools import NO_TOOLS, Toolbox, Turn, join_turns, plain_turns, toolbox
 from server.api.input.turns import as_turn
 from server.api.served_model import ServedModel
@@ -35,7 +34,7 @@ class Prompt:
     text: str = ""
     # instruction and user input, without the template's tokens, bound and scope yet
     parts: LengthQuery = LengthQuery("", "", 0, 0)
-    grammar: Compiled | None = None  # None if unconstrained
+    grammar: Form | None = None  # None if unconstrained
     tools: Toolbox = NO_TOOLS
 
 
@@ -69,18 +68,16 @@ def encode(text: str, path: str, model: ServedModel, *, add_special_tokens: bool
         raise invalid(path, str(error)) from None
 
 
-def _converse(
-    body: ChatBody, model: ServedModel, tools: Toolbox, grammar: Compiled | None, scope: str | None
-) -> Prompt:
+def _converse(body: ChatBody, model: ServedModel, tools: Toolbox, grammar: Form | None, scope: str | None) -> Prompt:
     turns, ids, *texts = render_chat(body, model, tools, scope)
-    return _prompt(Prompt(tuple(ids), grammar=grammar, tools=tools), turns, texts, body, model)
+    return _prompt(Prompt(tuple(ids), grammar=grammar, tools=tools), turns, texts, body, "messages", model)
 
 
 def _prompt(
-    prompt: Prompt, turns: Sequence[Turn], texts: Sequence[slice], body: TextBody, model: ServedModel
+    prompt: Prompt, turns: Sequence[Turn], texts: Sequence[slice], body: TextBody, path: str, model: ServedModel
 ) -> Prompt:
     """`texts` marks tokens of the instruction and the other turns."""
-    ids, path = prompt.ids, "messages" if isinstance(body, ChatBody) else "prompt"
+    ids = prompt.ids
     if not ids:
         raise invalid(path, "must not be empty")
     if len(ids) >= model.context_length:
@@ -140,17 +137,18 @@ async def _completion_prompts(body: CompletionBody, model: ServedModel) -> list[
     return await model.run_in_thread(_complete, body, model, grammar)
 
 
-def _complete(body: CompletionBody, model: ServedModel, grammar: Compiled | None) -> list[Prompt]:
+def _complete(body: CompletionBody, model: ServedModel, grammar: Form | None) -> list[Prompt]:
     written = separate(body.prompt, "prompt", MAX_CHOICES)
+    placed = {"prompt": written[0]} if len(written) == 1 else {f"prompt[{at}]": one for at, one in enumerate(written)}
     # Check all before encoding any.
-    for place, item in enumerate(written):
-        check_written(item, "prompt" if len(written) == 1 else f"prompt[{place}]", model)
+    for path, item in placed.items():
+        check_written(item, path, model)
     prompts = []
-    for item in written:
+    for path, item in placed.items():
         text = item if isinstance(item, str) else model.text.decode(item)
-        ids = tuple(encode(item, "prompt", model) if isinstance(item, str) else item)
+        ids = tuple(encode(item, path, model) if isinstance(item, str) else item)
         turns = [{"role": "user", "content": text}]
-        prompts.append(_prompt(Prompt(ids, text, grammar=grammar), turns, (slice(0), slice(None)), body, model))
+        prompts.append(_prompt(Prompt(ids, text, grammar=grammar), turns, (slice(0), slice(None)), body, path, model))
     return prompts
 
 

@@ -112,7 +112,7 @@ def list_sampling(
         fault = f"{of_prompts + of_answers} log-probabilities are more than {most} in one request"
         raise invalid(name, f"{fault}; ask for fewer alternatives, prompts or answers{hint}")
     fields = _engine_fields(body, model)
-    grammar = None if prompts[0].grammar is None else prompts[0].grammar.grammar
+    grammar = None if prompts[0].grammar is None else prompts[0].grammar.compiled.grammar
     fields |= {"logprobs": logprobs, "prompt_logprobs": scored, "grammar": grammar}
     draw = model.defaults.next_seed if seeded and body.seed is None else lambda: body.seed or 0
     return [

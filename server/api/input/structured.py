@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any
 
@@ -35,7 +36,13 @@ form_of = attrgetter("response_format", "structured_outputs", *OTHER_WORDS)
 NO_FORM = (None, None, *[Raw()] * len(OTHER_WORDS))  # nothing asked for
 
 
-async def constraint(body: TextBody, model: ServedModel, tools: Toolbox = NO_TOOLS) -> Compiled | None:
+@dataclass(frozen=True, slots=True)
+class Form:
+    compiled: Compiled
+    param: str  # asks for it
+
+
+async def constraint(body: TextBody, model: ServedModel, tools: Toolbox = NO_TOOLS) -> Form | None:
     """None if unconstrained. Raises ApiError."""
     grammar, param = await model.run_in_thread(_read, body, tools, model.settings.close_schemas)
     if grammar is None:
@@ -57,7 +64,7 @@ async def constraint(body: TextBody, model: ServedModel, tools: Toolbox = NO_TOO
         own = _schema_path(rule, path) if grammar.text.startswith(CALLS) else f"{path}.{rule}"
         holder, _, keyword = f"{own}.{rest}".rstrip(".").rpartition(".")
         ignore(holder[:300], keyword)
-    return compiled
+    return Form(compiled, param)
 
 
 # the library's words for valid but unsupported schemas
@@ -113,7 +120,7 @@ def _other_words(body: TextBody) -> Iterator[tuple[str, StructuredOutputs]]:
         try:
             outputs = msgspec.json.decode(b'{"%b":%b}' % (own.encode(), value), type=StructuredOutputs)
         except msgspec.ValidationError as error:
-            raise invalid(field, str(error), "invalid_value") from None
+            raise invalid(field, str(error).partition(" - at `")[0], "invalid_value") from None
         if own != "json_object" or outputs.json_object:
             yield field, outputs
 

@@ -68,8 +68,10 @@ class Call:
         if update.finish_reason is FinishReason.ERROR:
             self.record.check()
             error = update.error or "the answer could not be generated"
-            code = None if answer.prompt.grammar is None else "invalid_grammar"
-            raise bad_request(error, code=code) if update.by_client else failure_error(answer.request.failure, error)
+            if not update.by_client:
+                raise failure_error(answer.request.failure, error)
+            form = answer.prompt.grammar
+            raise bad_request(error, *(None, None) if form is None else (form.param, "invalid_grammar"))
         weight = weigh(update) + (0 if answer.weight else len(answer.prompt.text) // LETTERS)
         answer.weight += weight
         if self.scoring:

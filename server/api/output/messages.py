@@ -10,6 +10,7 @@ from engine.messages import REPETITION, FinishReason, RowUpdate
 from server.api.errors import ApiError
 from server.api.output.answer import Item, ItemWords
 from server.api.output.call import Part
+from server.api.output.reading import complete
 
 StopReason: TypeAlias = Literal["end_turn", "max_tokens", "stop_sequence", "tool_use"]
 
@@ -164,5 +165,5 @@ class MessageWords(ItemWords):
 def _block(item: Item) -> ContentBlock:
     if item.call is None:
         return TextBlock(item.text)
-    given: Any = orjson.Fragment(item.text) if item.is_whole_call else {}  # raw: numbers of any length
+    given: Any = orjson.Fragment(complete(item.text))  # raw: numbers of any length
     return ToolUseBlock(item.call.id.replace("call_", "toolu_", 1), item.call.name, given)

@@ -211,3 +211,20 @@ def try_json(text: str) -> Any:
         return orjson.loads(text)
     except orjson.JSONDecodeError:
         return None
+
+
+_STRUCTURE = re.compile(r'"(?:[^"\\]|\\.)*+"?|[][{},]', re.DOTALL)
+
+
+def complete(text: str) -> str:
+    """A truncated object with the values that are complete, as clients read the same stream."""
+    closers, safe = "", "{}"
+    for found in _STRUCTURE.finditer(text):
+        mark = found[0]
+        if mark in ("{", "["):
+            closers = ("}" if mark == "{" else "]") + closers
+        elif mark in ("}", "]"):
+            closers = closers[1:]
+        if mark in ("{", "[", ","):
+            safe = text[: found.end() - (mark == ",")] + closers
+    return safe if try_json(text + closers) is None else text + closers

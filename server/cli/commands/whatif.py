@@ -15,7 +15,8 @@ from server.config import Execution, MemorySize, Recording, ServeConfig
 from server.settings import add_configured
 
 if TYPE_CHECKING:
-    from loadgen.simulate.whatif import Replay, WhatIfSetting
+    from loadgen.simulate.replay import Replay
+    from loadgen.simulate.whatif import WhatIfSetting
     from scheduler.serving_time.profile_file import Profile
 
 
@@ -62,7 +63,8 @@ def run(config: Whatif) -> int:
     # numpy, not needed for --help
     from loadgen.console import table_console
     from loadgen.result_file import require_writable, save_json
-    from loadgen.simulate.whatif import OTHER_SIZES, choose_strategies, read_replay, show, try_all, whatif_json
+    from loadgen.simulate.replay import read_replay
+    from loadgen.simulate.whatif import OTHER_SIZES, choose_strategies, show, try_all, whatif_json
     from loadgen.turns import collect
     from models.progress import Bars
     from models.signals import stoppable

@@ -41,6 +41,7 @@ class Chat {
     this.usual = this.prompt.placeholder;
     this.wire();
     for (const turn of this.conversation.turns) this.show(turn.role).replaceChildren(write(turn));
+    if (this.conversation.refused) this.refuse();
     this.busy(null);
     this.name();
   }
@@ -109,6 +110,8 @@ class Chat {
     const turns = this.conversation.turns; // that are answered; the user may have begun anew by the end
     const current = () => turns === this.conversation.turns;
     let answers = [];
+    if (this.prompt.value === this.conversation.unanswered()) this.prompt.value = "";
+    this.conversation.refuse("");
     this.busy(stopper);
     try {
       const bodies = this.conversation.bodies();
@@ -121,12 +124,13 @@ class Chat {
         wait: (words) => this.tell(answers[one], words, answers),
         take: (chunk) => this.take(chunk, answers[one], answers),
       })));
+      this.finish(answers, current());
     } catch (error) {
       const stopped = stopper.signal.aborted;
       stopper.abort(); // the other one too
+      this.finish(answers, current());
       if (current()) this.fail(error, stopped);
     } finally {
-      this.finish(answers, current());
       if (this.stopper === stopper) this.busy(null);
     }
   }
@@ -213,7 +217,17 @@ class Chat {
 
   fail(error, stopped) {
     this.note.textContent = stopped ? "Stopped; the server was told." : "";
-    if (!stopped) this.show("assistant", "failed").append(error.message);
+    if (stopped) return;
+    this.conversation.refuse(error.message);
+    this.refuse();
+  }
+
+  /** Say why there is no answer, and offer the message to be changed. */
+  refuse() {
+    this.show("assistant", "failed").append(this.conversation.refused);
+    if (this.prompt.value) return;
+    this.prompt.value = this.conversation.unanswered();
+    this.prompt.select(); // so that another message replaces it
   }
 
   busy(stopper) {

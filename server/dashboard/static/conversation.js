@@ -7,11 +7,12 @@ export class Conversation {
     const kept = JSON.parse(localStorage.getItem(PLACE) ?? "{}");
     this.turns = kept.turns ?? [];
     this.settings = kept.settings ?? {};
+    this.refused = kept.refused ?? ""; // why the last message has no answer, or only a part of one
   }
 
   keep() {
     try {
-      localStorage.setItem(PLACE, JSON.stringify({ turns: this.turns, settings: this.settings }));
+      localStorage.setItem(PLACE, JSON.stringify({ turns: this.turns, settings: this.settings, refused: this.refused }));
     } catch (error) {
       if (error.name !== "QuotaExceededError") throw error; // too long to be kept, but not to be continued
     }
@@ -24,7 +25,18 @@ export class Conversation {
 
   clear() {
     this.turns = [];
+    this.refuse("");
+  }
+
+  refuse(reason) {
+    this.refused = reason;
     this.keep();
+  }
+
+  /** The user's message that has no answer, or empty. */
+  unanswered() {
+    const last = this.turns.at(-1);
+    return last?.role === "user" ? last.content : "";
   }
 
   /** Forget the last answer, if there is one; tells whether a message is left to be answered. */

@@ -10,7 +10,7 @@ from engine.sampling.params import SamplingParams
 from engine.simulated.machine import Machine
 from loadgen.simulate.node import Node, VirtualClock
 from loadgen.workload.lengths import RequestLengths
-from scheduler.request import BACKGROUND, Request, TooLate
+from scheduler.request import BACKGROUND, Request, Unpromised
 from scheduler.wait_estimate.by_arrival import FEWEST_WAITED, ArrivalComparison, EndedAnswer, compare
 from tests.loadgen.simulate.test_simulation import GROWING, MACHINE, parts
 
@@ -107,8 +107,8 @@ def test_requests_that_are_refused_cancelled_or_in_the_background_count_for_noth
     node = Node(parts("lengthwise"), replace(MACHINE, max_num_seqs=1), clock)
     dispatcher, sampling = node._dispatcher, SamplingParams(5, replay_tokens=2)
     lines = [node.submit((0,) * 3, sampling, None, priority=BACKGROUND) for _ in range(2 * FEWEST_WAITED)]
-    with pytest.raises(TooLate):
-        dispatcher.submit((0,) * 3, sampling, deadline=clock.now())
+    with pytest.raises(Unpromised):
+        dispatcher.submit((0,) * 3, sampling, promised=clock.now())
     dispatcher.cancel(dispatcher.submit((0,) * 3, sampling))
     while node.due < inf:
         clock.move_to(node.due)

@@ -305,7 +305,9 @@ def test_a_promise_is_given_where_credit_lets_it_go_first_and_the_time_offered_e
     now = queue.clock.time
     with pytest.raises(Unpromised) as refused:
         queue.submit(20, predicted=10, by=now + 1)
-    in_turn = queue.dispatcher.estimate_all([(range(4), SamplingParams(max_tokens=1000), {"predicted_length": 10.0})])
+    in_turn = queue.dispatcher.admission.estimate_all(
+        [(range(4), SamplingParams(max_tokens=1000), {"predicted_length": 10.0})]
+    )
     assert in_turn[0].expected and refused.value.by and now < refused.value.by < in_turn[0].expected.by
     asked = queue.submit(10, predicted=10, by=refused.value.by)
     assert asked.expected and asked.expected.by == pytest.approx(refused.value.by)

@@ -103,3 +103,12 @@ async def test_prompt_logprobs_come_with_each_choice(live: Live) -> None:
     lengths = [len(choice["prompt_logprobs"]) for choice in reply["choices"]]
     assert lengths == [2, 1]
     assert reply["choices"][0]["logprobs"] is None
+
+
+async def test_of_several_prompts_the_one_that_is_too_long_is_named(live: Live) -> None:
+    """Only those of token ids, or of very many characters, were."""
+    several: list[list[object]] = [["a", "x" * 256], ["a", "x" * 1000], [[1], [1] * 256]]
+    for prompts in several:
+        status, reply = await live.post("/v1/completions", {"prompt": prompts})
+        assert (status, reply["error"]["param"]) == (400, "prompt")
+        assert reply["error"]["message"].startswith("prompt[1]: has ")

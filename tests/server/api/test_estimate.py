@@ -77,11 +77,16 @@ async def test_an_estimate_is_given_while_the_queue_is_full() -> None:
         ({"messages": None}, "messages"),
         (chat_body(prompt="x"), "messages"),
         ({"input": "x", "prompt": "x"}, "messages"),
+        ({"input": "x" * 5000}, "input"),
+        ({"input": "x", "text": {"format": {"type": "json_schema", "name": "x", "schema": 5}}}, "text"),
+        ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "input"),
     ],
 )
 async def test_what_a_call_is_refused_for_the_estimate_is_too(live: Live, body: dict[str, Any], param: str) -> None:
     status, told, _ = await ask(live, ESTIMATE, body)
     assert (status, told["error"]["param"]) == (400, param)
+    if "input" in body and param != "messages":
+        assert (await ask(live, "/v1/responses", body))[1] == told
 
 
 async def test_an_estimate_draws_no_seed() -> None:

@@ -203,9 +203,16 @@ async def test_a_failure_that_is_the_clients_own_doing_is_400(live: Live) -> Non
             yield structs.replace(update, by_client=update.error is not None)
 
     live.dispatcher.script = refused
-    for fields, code in (({}, "invalid_request"), ({"structured_outputs": {"regex": "a{9}"}}, "invalid_grammar")):
+    grammars = (
+        {"structured_outputs": {"regex": "a{9}"}},
+        {"response_format": {"type": "json_object"}},
+        {"guided_choice": ["a"]},
+    )
+    for fields in ({}, *grammars):
         status, reply = await live.post(CHAT, chat_body(**fields))
-        assert (status, reply["error"]["type"], reply["error"]["code"]) == (400, "BadRequestError", code)
+        param, code = (next(iter(fields)), "invalid_grammar") if fields else (None, "invalid_request")
+        error = reply["error"]
+        assert (status, error["type"], error["param"], error["code"]) == (400, "BadRequestError", param, code)
         assert (await live.stream_chat(**fields))[-1] == reply
 
 

@@ -6,14 +6,16 @@ from functools import partial
 
 import pytest
 
+from scheduler.request import Failure
 from tests.browser import CHROMIUM, Page, opened_page
 from tests.server.api.tools.test_tools import CLOCK, OTHER
-from tests.server.fakes import ANSWER, answer, say
+from tests.server.fakes import ANSWER, answer, failing, say
 from tests.server.live import Live, live_server, prompt_of
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium, as Debian's package `chromium`")
 
 SAID = "[...document.querySelectorAll('.turn')].map((one) => one.textContent)"
+BOX = "document.getElementById('prompt').value"
 ENDED = "document.getElementById('stop').disabled && document.getElementById('note').textContent.includes(' in all')"
 """All answers have come: of two, one may be told of while the other is still under way."""
 
@@ -191,11 +193,47 @@ async def test_the_place_in_the_queue_is_told(page: Page, live: Live) -> None:
     await page.until(ENDED)
 
 
-async def test_a_refusal_is_told_and_not_remembered_as_an_answer(page: Page) -> None:
+async def test_a_refusal_is_told_and_not_remembered_as_an_answer(page: Page, live: Live) -> None:
+    """Its reason was gone with the page, and the message with both, unless somebody had copied it."""
     await send(page, "x" * 5000)
     await page.until("document.querySelector('.turn.failed')?.textContent.includes('context holds 4096 tokens')")
     assert await page.value("JSON.parse(localStorage.getItem('lengthwise-chat')).turns.length") == 1
+    for _ in range(2):  # before and after the page is loaded again
+        assert await page.value(BOX) == "x" * 5000
+        assert (await page.value(SAID))[0] == "x" * 5000
+        await page.go(f"{live.url}/chat")
+        await page.until("document.querySelector('.turn.failed')?.textContent.includes('context holds 4096 tokens')")
+    await talk(page, "Hi")
+    await page.go(f"{live.url}/chat")
+    await page.until(f"{SAID}.length === 2")
+    assert (await page.value(SAID), await page.value(BOX)) == (["Hi", ANSWER], "")
     page.problems[:] = [one for one in page.problems if "400" not in one]  # the browser itself logs that status
+
+
+async def test_why_an_answer_broke_off_outlives_the_page_and_the_next_answer_ends_it(page: Page, live: Live) -> None:
+    live.dispatcher.script = failing
+    await send(page, "Hi")
+    for _ in range(2):
+        await page.until("document.querySelector('.turn.failed')?.textContent.includes('the device caught fire')")
+        assert await page.value(BOX) == ""
+        await page.go(f"{live.url}/chat")
+    live.dispatcher.script = answer
+    await page.until("document.getElementById('retry')?.disabled === false")
+    await page.value("document.getElementById('retry').click()")
+    await page.until(ENDED)
+    assert await page.value("JSON.parse(localStorage.getItem('lengthwise-chat')).refused") == ""
+
+
+async def test_a_message_that_is_asked_again_leaves_the_box(page: Page, live: Live) -> None:
+    live.dispatcher.abort_all("gone", Failure.EXECUTOR)
+    await send(page, "Hi")
+    await page.until(f"document.querySelector('.turn.failed') && {BOX} === 'Hi'")
+    live.dispatcher._draining = False
+    await page.until("!document.getElementById('retry').disabled")
+    await page.value("document.getElementById('retry').click()")
+    await page.until(ENDED)
+    assert await page.value(BOX) == ""
+    page.problems[:] = [one for one in page.problems if "503" not in one]
 
 
 async def test_what_was_refused_is_replaced_by_the_next_message(page: Page, live: Live) -> None:

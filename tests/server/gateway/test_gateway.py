@@ -5,7 +5,7 @@ import random
 import re
 from collections.abc import Sequence
 from functools import partial
-from itertools import count
+from itertools import count, product
 from typing import Any
 
 import orjson
@@ -21,6 +21,7 @@ from server.gateway.sending import RETRIES
 from server.gateway.slots import InferredSlots
 from tests.server.gateway.backends import Backend, Gateway, chat, crowded, event, gateway, until
 from tests.server.gateway.fake_backend import Engine, listening
+from tests.server.live import bearer
 
 WHOLE = b"".join(map(event, range(5))) + b"data: [DONE]\n\n"
 
@@ -238,21 +239,43 @@ async def test_a_deadline_ends_a_call_that_waits() -> None:
         assert await first == (200, WHOLE)
 
 
-async def test_another_method_is_told_which_ones_there_are() -> None:
+async def test_a_call_that_its_backend_refuses_uses_no_quota_up() -> None:
+    async with gateway(Backend(waits=False), requests_per_minute=2) as gate:
+        assert {(await gate.ask(bad=status))[0] for status in (400, 404, 422)} == {400, 404, 422}
+        assert [(await gate.ask())[0] for _ in range(3)] == [200, 200, 429]
+
+
+OTHERS = ("PUT", "PATCH", "OPTIONS", "TRACE", "PROPFIND")
+
+
+@pytest.mark.parametrize("keys", [(), ("a", "b")])
+async def test_another_method_is_told_which_ones_there_are(keys: tuple[str, ...]) -> None:
     """GET /v1/estimate, and later DELETE /v1/requests/ID, were said to be no paths of the gateway."""
     others: dict[str, Sequence[str]] = {
         "GET": ("estimate", "embeddings", "chat/completions", "requests/a/cancel"),
         "DELETE": ("requests/a",),
         "POST": ("requests", "models"),
+        "PUT": ("models/org/name",),
+        "PATCH": ("requests/a",),
     }
-    async with gateway(Backend()) as gate:
+    async with gateway(Backend(), keys=keys) as gate:
+        gate.client.headers.update(bearer("a"))
         for method, path in ((method, path) for method, paths in others.items() for path in paths):
             async with gate.client.request(method, f"/v1/{path}") as answer:
                 allowed = "POST" if method == "GET" else "GET,HEAD"
                 assert (answer.status, answer.headers["Allow"]) == (405, allowed), path
-        for method, path in (("DELETE", "requests/a/b"), ("POST", "requests/a")):
+        for method, path in (
+            ("DELETE", "requests/a/b"),
+            ("POST", "requests/a"),
+            *product(OTHERS, ("x", "requests/a/b")),
+        ):
             async with gate.client.request(method, f"/v1/{path}") as answer:
-                assert answer.status == 404, path
+                assert (answer.status, answer.headers.get("Allow")) == (404, None), path
+        for method, path in product(OTHERS, ("chat/completions", "embeddings", "responses")):
+            async with gate.client.request(method, f"/v1/{path}") as answer:
+                assert (answer.status, answer.headers["Allow"]) == (405, "POST"), path
+        async with gate.client.put("/v1/files/a") as answer:
+            assert (answer.status, answer.headers["Allow"]) == (405, "DELETE,GET,HEAD,POST")
 
 
 async def test_a_call_can_be_cancelled_by_its_id() -> None:

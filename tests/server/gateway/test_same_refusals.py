@@ -18,10 +18,18 @@ PROMPTS: Mapping[str, tuple[Any, ...]] = {
     "input": (7, [], ["x"]),
     "x": (1,),
 }
+RESPONSES: list[dict[str, Any]] = [
+    {"input": "x", **one} for one in ({"max_output_tokens": 0}, {"instructions": "x" * 9000})
+]
 FIELDS: Mapping[str, tuple[Any, ...]] = {
-    "model": (5,),
-    "max_tokens": (-2, 0, 1.5, "many", True, 2**63, 10**400),
-    "max_completion_tokens": (-2, [5]),
+    "model": (5, "nope"),
+    "prompt": ("x", [1]),
+    "input": ("x",),
+    "max_tokens": (-1, -2, 0, 1.5, "many", True, 2**63, 10**400),
+    "max_completion_tokens": (-1, 0, -2, [5]),
+    "temperature": (-1, 9),
+    "response_format": ({"type": "x"},),
+    "audio": ({"voice": "x"},),
     "n": (0, 65, "two"),
     **dict.fromkeys(("ignore_eos", "user", "min_tokens"), (["x"], {})),
     "stream_options": (0, "x", [{}]),
@@ -35,6 +43,7 @@ OWN: Mapping[str, tuple[Any, ...]] = {
     "cache_salt": (5, "", ["x"]),
 }
 IMPOSSIBLE = [
+    *RESPONSES,
     *({name: wrong} for name, all_wrong in PROMPTS.items() for wrong in all_wrong),
     *(chat_body(**{name: wrong}) for name, all_wrong in {**FIELDS, **OWN}.items() for wrong in all_wrong),
 ]
@@ -57,7 +66,30 @@ async def test_no_time_is_estimated_for_a_call_that_the_server_refuses() -> None
     async with live_server() as live, gateway(f"{live.url}/v1") as gate:
         for body in IMPOSSIBLE:
             own, its = await refusals(live, gate, "/v1/estimate", body)
-            assert own == its and own[0] == 400, body
+            assert own == its and own[0] in (400, 404), body
+
+
+BEHIND = (chat_body(model="nope"), chat_body(temperature=9), {"prompt": [10**9]}, {"prompt": [1] * 5000})
+
+
+async def test_no_time_is_estimated_behind_two_gateways_either() -> None:
+    async with (
+        live_server() as live,
+        gateway(f"{live.url}/v1") as inner,
+        gateway(f"{inner.client._base_url}v1") as outer,
+    ):
+        for wrong in BEHIND:
+            own, its = await refusals(live, outer, "/v1/estimate", wrong)
+            assert own == its and own[0] in (400, 404), wrong
+        assert await refusals(live, outer, "/v1/estimate", chat_body(priority=-1)) == [(200, None, None)] * 2
+
+
+async def test_an_estimate_waits_for_no_backend_that_is_gone() -> None:
+    async with live_server() as live, gateway(f"{live.url}/v1") as gate:
+        (worker,) = gate.service.dispatcher.workers
+        worker.port.url = "http://127.0.0.1:9/v1"  # type: ignore[attr-defined]
+        async with gate.client.post("/v1/estimate", json=chat_body()) as told:
+            assert told.status == 200
 
 
 CHAT = "/v1/chat/completions"

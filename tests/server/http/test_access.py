@@ -162,6 +162,41 @@ async def test_calls_that_count_tokens_have_as_large_a_quota_of_their_own(
         assert await live.chat()
 
 
+REFUSED: list[tuple[str, dict[str, object], int]] = [
+    (CHAT, chat_body(temperature=9), 400),
+    (CHAT, chat_body(model="another"), 404),
+    ("/v1/completions", {"prompt": "x" * 100_000}, 400),
+    ("/v1/messages", {"messages": []}, 400),
+    ("/v1/estimate", {}, 400),
+]
+
+
+@pytest.mark.parametrize(("path", "body", "status"), REFUSED)
+async def test_a_call_that_is_refused_uses_no_quota_up(path: str, body: dict[str, object], status: int) -> None:
+    """A client with a mistake in it was kept from calling for a minute; what bounds these is their pace."""
+    async with live_server(admission=Admission(requests_per_minute=2)) as live:
+        assert {(await live.post(path, body))[0] for _ in range(5)} == {status}
+        good: tuple[str, dict[str, object]] = (
+            ("/tokenize", {"prompt": "x"}) if "estimate" in path else (CHAT, chat_body())
+        )
+        assert [(await live.post(*good))[0] for _ in range(3)] == [200, 200, 429]
+
+
+def test_of_requests_at_one_time_only_the_refused_one_is_forgiven() -> None:
+    quota = Quota(Admission(requests_per_minute=2))
+    quota.enter("a", 0.0)
+    quota.forgive(quota.enter("a", 0.0))
+    share = quota.enter("a", 1.0)
+    with pytest.raises(ApiError):
+        quota.enter("a", 2.0)
+    quota.enter("a", 60.5)
+    quota.forgive(share)
+    quota.forgive(share)  # counts once
+    quota.enter("a", 61.5)
+    with pytest.raises(ApiError):
+        quota.enter("a", 61.6)
+
+
 def keys_file(folder: Path, text: str, mode: int = 0o600) -> Path:
     file = folder / "keys"
     file.write_text(text)

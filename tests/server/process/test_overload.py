@@ -125,7 +125,9 @@ async def test_many_tokens_wait_only_where_they_fit(live: Live, waiting: int, ma
     assert error is None or error["code"] == "queue_full"
 
 
-async def test_a_deadline_that_cannot_be_met_is_429(live: Live) -> None:
+async def test_a_deadline_that_cannot_be_met_beside_others_is_429_and_alone_504(live: Live) -> None:
+    assert (await refusal(live, deadline_ms=0.001))[0] == 504
+    live.dispatcher.crowd(waiting=1)
     live.dispatcher.waits.retry_after = lambda: 3.0  # type: ignore[method-assign]
     status, error, headers = await refusal(live, deadline_ms=0.001)
     assert (status, error["code"], headers["Retry-After"]) == (429, "deadline_unreachable", "3")

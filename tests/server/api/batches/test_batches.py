@@ -188,6 +188,21 @@ async def test_a_bad_input_fails_as_a_whole_and_says_where(live: Live, case: str
     assert not live.dispatcher.submitted
 
 
+NESTED = [b"[" * 5000 + b"]" * 5000, b'{"a":' * 5000 + b"1" + b"}" * 5000]
+
+
+@pytest.mark.parametrize("name", [b"body", b"unknown"])
+@pytest.mark.parametrize("nested", NESTED, ids=["lists", "objects"])
+async def test_a_line_that_is_nested_too_deep_is_refused_in_the_words_of_a_call(
+    live: Live, name: bytes, nested: bytes
+) -> None:
+    """It got the interpreter's words: maximum recursion depth exceeded."""
+    content = b'{"custom_id": "a", "url": "/v1/chat/completions", "%b": %b}\n' % (name, nested)
+    batch = await run(live, content, end="failed")
+    _, refused = await live.post(CHAT, content)
+    assert batch["errors"]["data"][0]["message"] == refused["error"]["message"]
+
+
 async def test_bad_calls_are_refused(live: Live) -> None:
     status, file = await upload(live, line("a"))
     assert status == 200

@@ -109,6 +109,23 @@ async def test_a_call_that_is_whole_is_to_be_run_though_its_repetition_was_cut(l
     assert (len(cut["content"]), cut["stop_reason"]) == (1, "tool_use")
 
 
+@pytest.mark.parametrize(
+    ("written", "given"),
+    [("", {}), ('"city": "Gr', {}), ('"city": "Graz", "days": [1, {"a": "}', {"city": "Graz", "days": [1, {}]})],
+)
+async def test_a_call_that_is_cut_has_the_arguments_that_its_stream_completes(
+    live: Live, written: str, given: dict[str, object]
+) -> None:
+    """It had none, where the SDK reads those that are complete from the stream."""
+    text = CALL[: CALL.index('"city"')] + written
+    live.dispatcher.script = partial(say, text)
+    fields = {"tools": [WEATHER], "tool_choice": {"type": "any"}, "max_tokens": len(text)}
+    reply = await ask(live, **fields)
+    assert (reply["content"][-1]["input"], reply["stop_reason"]) == (given, "max_tokens")
+    deltas = [event["delta"] for event in await stream(live, **fields) if event["type"] == "content_block_delta"]
+    assert "".join(delta["partial_json"] for delta in deltas) == f"{{{written}"
+
+
 async def test_calls_and_their_results_go_back_as_turns(live: Live) -> None:
     call = {"type": "tool_use", "id": "toolu_1", "name": "weather", "input": {"city": "Graz"}}
     result = {"type": "tool_result", "tool_use_id": "toolu_1", "content": [{"type": "text", "text": "Rain"}]}
@@ -159,7 +176,7 @@ BAD: dict[str, tuple[dict[str, object], str]] = {
     "no such tool": (body(tools=[WEATHER], tool_choice={"type": "tool", "name": "b"}), "tool_choice"),
     "a tool without a name": (body(tools=[WEATHER], tool_choice={"type": "tool"}), "tool_choice.name"),
     "other servers": (body(mcp_servers=[{}]), "mcp_servers"),
-    "no schema": (body(output_config={"format": {"type": "json_schema"}}), "output_config"),
+    "no schema": (body(output_config={"format": {"type": "json_schema"}}), "output_config.format.schema: is missing"),
     "nothing": (body(max_tokens=0), "max_tokens"),
 }
 

@@ -16,6 +16,7 @@ from engine.measure.timing import Timings
 from engine.simulated.machine import Machine
 from loadgen.load import arrival_times
 from loadgen.simulate import whatif
+from loadgen.simulate.replay import Replay, read_replay
 from loadgen.simulate.simulation import simulate
 from loadgen.workload.lengths import RequestLengths
 from scheduler.assembly import assemble
@@ -42,7 +43,7 @@ MACHINE = Machine(
 SETTING = whatif.WhatIfSetting(Scheduling(), MACHINE, PRICES, 512)
 
 
-def try_to_end(replay: whatif.Replay, setting: whatif.WhatIfSetting, names: Sequence[str] = ()) -> whatif.WhatIf:
+def try_to_end(replay: Replay, setting: whatif.WhatIfSetting, names: Sequence[str] = ()) -> whatif.WhatIf:
     """What is known in the end."""
     return [*whatif.try_all(replay, setting, names)][-1]
 
@@ -86,11 +87,11 @@ def journal(cache: Path) -> Path:
 
 
 @pytest.fixture
-def replay(journal: Path) -> whatif.Replay:
-    return whatif.read_replay(journal, None, 1000)
+def replay(journal: Path) -> Replay:
+    return read_replay(journal, None, 1000)
 
 
-def test_the_strategy_that_served_comes_out_as_it_was_recorded(replay: whatif.Replay) -> None:
+def test_the_strategy_that_served_comes_out_as_it_was_recorded(replay: Replay) -> None:
     assert (replay.strategy, replay.model, len(replay.recorded), replay.left_out) == ("baton-pd", "tiny", 80, 1)
     found = try_to_end(replay, SETTING, ("srpt", "vs"))
     assert found.slowdown == pytest.approx(SLOWDOWN, rel=0.01)
@@ -106,7 +107,7 @@ def test_the_strategy_that_served_comes_out_as_it_was_recorded(replay: whatif.Re
     assert {sizes for _, sizes in found.trials} >= {"", "half the slots", "twice the slots", "one more executor"}
 
 
-def test_the_promises_of_each_order_are_judged_beside_those_that_were_made(replay: whatif.Replay) -> None:
+def test_the_promises_of_each_order_are_judged_beside_those_that_were_made(replay: Replay) -> None:
     promised = [one for one in replay.recorded if one.promised is not None]
     found = try_to_end(replay, SETTING, ("lengthwise",))
     assert len(promised) > 60 and found.recorded["promises_kept"] == pytest.approx(
@@ -121,7 +122,7 @@ def test_the_promises_of_each_order_are_judged_beside_those_that_were_made(repla
     assert "% of promises kept where 0% were. A step takes" in "".join(whatif.write_sentences(broken))
 
 
-def test_a_record_that_no_one_speed_explains_is_told_in_a_sentence_and_no_table(replay: whatif.Replay) -> None:
+def test_a_record_that_no_one_speed_explains_is_told_in_a_sentence_and_no_table(replay: Replay) -> None:
     """Tables of 38 strategies were shown beside a simulator that was half off."""
     late = [replace(one, end=one.end + 40.0, started=one.started + 3.0) for one in replay.recorded[40:60]]
     uneven = replace(replay, recorded=(*replay.recorded[:40], *late, *replay.recorded[60:]))
@@ -135,7 +136,7 @@ def test_a_record_that_no_one_speed_explains_is_told_in_a_sentence_and_no_table(
     assert "Other programs may have taken the machine's cores" in sentence
 
 
-def test_a_size_that_changes_nothing_is_no_choice(replay: whatif.Replay) -> None:
+def test_a_size_that_changes_nothing_is_no_choice(replay: Replay) -> None:
     """Half of a memory that was never full stood in the list as if it were another machine."""
     roomy = replace(SETTING, machine=replace(MACHINE, capacity_tokens=100_000))
     assert "half the memory" not in {sizes for _, sizes in try_to_end(replay, roomy).trials}
@@ -157,7 +158,7 @@ def test_an_interrupt_is_kept(
 
 
 def test_where_nothing_is_better_it_says_so(journal: Path) -> None:
-    replay = whatif.read_replay(journal, "tiny", 1000)
+    replay = read_replay(journal, "tiny", 1000)
     setting = whatif.WhatIfSetting(Scheduling(), replace(MACHINE, max_num_seqs=1), PRICES, 512)
     found = try_to_end(replay, setting, ("fcfs-none",))
     here = {one: figures for one, figures in found.trials.items() if not one[1]}
@@ -182,6 +183,11 @@ def test_one_command_tells_all(journal: Path, tmp_path: Path, capsys: pytest.Cap
 
 MISSING = [
     (("--strategies", "vsq"), "vsq: wants other weights"),
+    (
+        ("--last", "5"),
+        "5 answered requests to tiny of the latest strategy in the last 5, and 20 are wanted: raise",
+    ),
+    (("--last", "19", "--of", "somewhere/tiny"), "raise --last, or give another --journal"),
     (
         ("--of", "another"),
         "holds 0 answered requests to another of the latest strategy, and 20 are wanted: serve some "
@@ -213,7 +219,7 @@ def shared(journal: Path) -> Path:
 @pytest.mark.parametrize("given", ["tiny", "somewhere/tiny", GATEWAY, None])
 def test_of_two_programs_that_share_a_journal_one_is_replayed(shared: Path, given: str | None) -> None:
     """A gateway's entries between its backend's were taken for another strategy's; then whose were wanted was asked."""
-    replay = whatif.read_replay(shared, given, 70)
+    replay = read_replay(shared, given, 70)
     assert replay.model == (given or GATEWAY).removeprefix("somewhere/") and len(replay.recorded) == 70
     assert {replay.model, replay.others} == {"tiny", GATEWAY}
 
@@ -222,7 +228,7 @@ def test_of_two_programs_that_share_a_journal_one_is_replayed(shared: Path, give
 def test_whose_requests_were_replayed_is_printed_with_whose_could_be(shared: Path, slots: int) -> None:
     """Also where nothing else is, as with one slot, at which no speed fits."""
     setting = replace(SETTING, machine=replace(MACHINE, max_num_seqs=slots))
-    found = try_to_end(whatif.read_replay(shared, None, 1000), setting)
+    found = try_to_end(read_replay(shared, None, 1000), setting)
     said = " ".join(whatif.write_sentences(found))
     assert found.trusted == (slots == 4) and f" 80 requests to {GATEWAY}" in said
     assert "; --of replays those to tiny." in said
@@ -268,7 +274,7 @@ def test_prices_are_fitted_to_whatever_a_journal_says(journal: Path, change: dic
     entries = [request_entry(2e6 + second) for second in range(40)]
     append(connection, [replace(entry, **{"model": "odd", "strategy": "vs", **change}) for entry in entries])
     connection.close()
-    recorded = whatif.read_replay(journal, "odd", 1000).recorded
+    recorded = read_replay(journal, "odd", 1000).recorded
     assert all(one.arrival <= one.started <= one.first_token <= one.end for one in recorded)
     prices, most = whatif.fit_prices(recorded)
     assert min(astuple(prices)) >= 0 and most <= 40
