@@ -99,7 +99,7 @@ def test_a_cpu_has_nothing_to_await() -> None:
     stream.await_fetched()
 
 
-def test_blocks_are_copied_in_a_stream_of_their_own_and_awaited_by_who_reads_them(
+def test_blocks_are_copied_in_their_own_stream_and_awaited_by_readers(
     net: Net, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Prefill reads a block that may still be on its way, also to another device's prefill."""

@@ -31,7 +31,7 @@ BOUNDS = st.tuples(st.integers(1, 5), st.integers(1, 12), st.integers(2, 4))
 
 
 @given(st.lists(st.integers(0, 2), max_size=60), BOUNDS)
-def test_it_fires_where_a_plain_search_of_all_tokens_first_finds_a_repetition(
+def test_it_fires_where_a_plain_search_first_finds_a_repetition(
     tokens: list[int], bounds: tuple[int, int, int]
 ) -> None:
     ends = range(1, len(tokens) + 1)
@@ -39,7 +39,7 @@ def test_it_fires_where_a_plain_search_of_all_tokens_first_finds_a_repetition(
 
 
 @given(st.lists(st.integers(0, 9), max_size=400), st.lists(st.integers(0, 9), min_size=1, max_size=LONGEST_PERIOD))
-def test_any_run_up_to_the_longest_period_is_noticed_before_it_has_covered_more_than_it_must(
+def test_any_run_up_to_the_longest_period_is_noticed_as_soon_as_it_must_be(
     beginning: list[int], run: list[int]
 ) -> None:
     covered = max(LEAST_TOKENS, LEAST_TIMES * len(run))

@@ -65,7 +65,7 @@ models = st.builds(Bilinear, *(coefficients for _ in range(10)))
     capacity=st.integers(1, 400),
     most=st.integers(1, 12),
 )
-def test_no_way_to_part_the_rows_takes_less_time(
+def test_no_other_parts_are_faster(
     rows: list[tuple[int, bool]], model: Bilinear, iterations: int, capacity: int, most: int
 ) -> None:
     rows = sorted(rows, key=lambda row: row[0])

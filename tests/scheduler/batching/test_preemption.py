@@ -180,7 +180,7 @@ def test_a_short_request_need_not_wait_for_a_long_one() -> None:
     st.sampled_from(["srpt", "gittins", "uniboost"]),
 )
 @settings(max_examples=40, deadline=None)
-def test_no_request_is_lost_and_none_is_paused_before_a_slice(
+def test_none_is_lost_or_paused_before_a_slice(
     seed: int, prediction: str, slots: int, workers: int, strategy: str
 ) -> None:
     rng, time, trace = random.Random(seed), 0.0, []

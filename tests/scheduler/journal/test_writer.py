@@ -81,7 +81,7 @@ def test_a_file_that_is_damaged_while_it_is_open_is_set_aside_too(path: Path) ->
     assert journal.lost == 0
 
 
-def test_the_journal_of_a_newer_version_that_runs_is_left_alone_and_one_beside_it_begun(
+def test_a_newer_version_s_journal_is_left_alone_for_one_beside_it(
     path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It was renamed and its log of latest writes deleted, so that nothing was left of 240 rows."""
@@ -227,7 +227,7 @@ def test_a_full_disk_is_logged_once_and_writing_resumes_with_what_waited(
     journal._close()
 
 
-def test_what_stays_wrong_is_told_again_after_a_minute(
+def test_what_stays_wrong_is_told_again(
     path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     journal = Journal(path, limit=2)

@@ -69,7 +69,7 @@ def test_machines_are_measured_once(choose: Choose, tmp_path: Path) -> None:
     assert choose(device) == 64, "what is kept decides"
 
 
-def test_a_number_that_measuring_had_no_time_to_find_is_for_one_run(
+def test_a_number_not_found_in_time_is_for_one_run(
     choose: Choose, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A busy machine's first start kept 32, which was then read at all later ones."""
@@ -109,7 +109,7 @@ def fastest_at(most: int) -> Any:
     return lambda rows, columns, decodes: max(0.01, 0.01 * rows / most)
 
 
-def test_a_start_beside_other_work_counts_until_a_quiet_one(
+def test_a_busy_start_counts_until_a_quiet_one(
     choose: Choose, others: list[float], caplog: pytest.LogCaptureFixture
 ) -> None:
     """The first start of a machine, beside two loops, kept 8 sequences for ever, where 32 are right."""
@@ -163,7 +163,7 @@ def test_memory_bounds_them_unkept(choose: Choose, tiny_model: LoadedModel, tmp_
     assert not (tmp_path / "slots").exists()
 
 
-def test_beside_a_number_that_is_given_steps_are_timed_once(
+def test_beside_a_given_number_steps_are_timed_once(
     choose: Choose, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The first promise of such a server was refused."""
