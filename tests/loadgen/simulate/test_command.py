@@ -72,7 +72,7 @@ def test_a_trace_keeps_its_own_times(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("bound", "most"), [((), 2048), (("--max-model-len", "512"), 512)])
-def test_any_machine_has_a_workload(
+def test_the_default_workload_fits_any_machine(
     bound: tuple[str, ...], most: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Which answers are longer than the default machine holds depends on Python's sources."""

@@ -95,7 +95,7 @@ def test_what_cannot_be_swept_is_told(sweep: list[str], message: str) -> None:
         read_axes(sweep)
 
 
-def test_table_csv_and_page_have_lines_by_strategy_and_point(
+def test_table_csv_and_page_have_a_line_a_strategy_and_point(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     table, page = tmp_path / "out.csv", tmp_path / "out.html"

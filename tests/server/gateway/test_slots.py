@@ -1,7 +1,5 @@
 """Slots are counted by the calls that had one at once, whatever answers' length."""
 
-from __future__ import annotations
-
 from collections import deque
 from itertools import count
 from statistics import fmean
