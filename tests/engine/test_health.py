@@ -313,9 +313,7 @@ def test_a_device_that_fails_for_long_prompts_takes_no_rows(bench: Bench, unwell
     assert bench.until(is_health)[-1] == ExecutorHealth(0, None)
 
 
-def test_a_prompt_longer_than_all_before_takes_nothing_from_others(
-    bench: Bench, unwell_with_long_prompts: Fault
-) -> None:
+def test_a_prompt_longer_than_before_takes_nothing_from_others(bench: Bench, unwell_with_long_prompts: Fault) -> None:
     """Else a client could end the server by a prompt for which the device has too little memory."""
     unwell_with_long_prompts.on = True
     bench.executor.post(Admit((spec(0, 30, max_tokens=2),)))

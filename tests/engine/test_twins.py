@@ -127,9 +127,7 @@ def test_a_row_for_which_host_memory_is_too_small_is_handed_back_to_be_read_agai
     assert len([update for update in finish(twin) if update.finish_reason]) == 2
 
 
-def test_a_shortage_in_a_step_takes_rows_out_and_lowers_the_budget(
-    make: MakeTwin, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_shortage_in_a_step_takes_rows_out_and_memory(make: MakeTwin, monkeypatch: pytest.MonkeyPatch) -> None:
     twin = make(100, 4, 0)
     twin.admit([spec(0, 8, 6), spec(1, 8, 6)], BatchPolicy())
     updates = twin.step() + twin.step()

@@ -48,18 +48,6 @@ def test_waiting_ends_when_prefill_begins_and_not_when_the_executor_is_told() ->
     assert (one.state, counts(stage), one.times.started) == (State.RUNNING, (0, 1), 4.5)
 
 
-def test_requests_are_served_by_priority_and_then_in_the_order_of_arrival() -> None:
-    stage = Stage(port(rows=1))
-    requests = [stage.submit(), stage.submit(priority=1), stage.submit(), stage.submit(priority=-1)]
-    served = []
-    for _ in requests:
-        ((row_id,),) = stage.dispatch()
-        assert stage.dispatch() == []
-        stage.report(token(row_id, 5, end=STOP))
-        served.append(row_id)
-    assert served == [3, 0, 2, 1]
-
-
 def test_plans_go_to_the_emptiest_executor() -> None:
     stage = Stage(port(0, rows=2), port(1, rows=2), limits=BatchLimits(group_tokens=4, prefill_ahead=0))
     for _ in range(5):

@@ -346,9 +346,7 @@ def play_all(model: LoadedModel, text: Text) -> None:
     play(model, text, jobs, events, [BatchPolicy()] * len(jobs), ahead=True)
 
 
-def test_no_launch_waits_for_the_device(
-    torch_model: LoadedModel, tiny_text: Text, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_launch_waits(torch_model: LoadedModel, tiny_text: Text, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not the pass, nor its inputs, nor the choice of tokens, with rows that come and go."""
     launch, found = decoding.Decode._launch, []
 

@@ -112,11 +112,6 @@ def test_the_batches_are_those_of_the_paper(capacity: int, most: int) -> None:
     assert sizes(parts_of(lengths, capacity=capacity, most=most)) == plainly(lengths, capacity, most, 128)
 
 
-def test_short_prompts_are_not_padded_to_a_long_one() -> None:
-    """SCLS, figure 11: fifteen requests of 10 tokens and one of 1,024."""
-    assert sizes(parts_of([10] * 15 + [1024])) == [15, 1]
-
-
 def test_a_long_row_that_needs_no_prefill_pads_others_less() -> None:
     """Where prompts are dear and columns cheap, what it brings with it decides whether the others join it."""
     dear_prompts = Bilinear(p1=1e-2, p2=0, p3=0, p4=0, d1=1e-6, d2=1e-4, d3=1e-6, d4=2e-2)
@@ -126,16 +121,6 @@ def test_a_long_row_that_needs_no_prefill_pads_others_less() -> None:
 
 def test_nothing_is_parted_into_nothing() -> None:
     assert parts_of([]) == ()
-
-
-def test_what_copies_cost_changes_no_batch() -> None:
-    rng = np.random.default_rng(3)
-    lengths, fresh = sorted(rng.integers(1, 1024, 200).tolist()), (rng.random(200) < 0.5).tolist()
-    free = parts_of(lengths, fresh=fresh, capacity=20_000)
-    dear = parts_of(lengths, replace(MODEL, c1=1.0, c0=10.0), fresh=fresh, capacity=20_000)
-    assert sizes(dear) == sizes(free)
-    kept = sum(length + 10.0 for length, unread in zip(lengths, fresh, strict=True) if not unread)
-    assert sum(part.seconds for part in dear) - sum(part.seconds for part in free) == pytest.approx(kept)
 
 
 def test_a_batch_is_estimated_by_the_prompts_that_it_reads() -> None:

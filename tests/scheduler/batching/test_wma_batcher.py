@@ -63,26 +63,6 @@ def row_ids(plan: Plan | None) -> list[int]:
 # Arrangement
 
 
-def test_a_request_joins_the_batch_that_wastes_least_with_it_in() -> None:
-    """(24, 22) beside (20, 20) wastes 20·4 + 44 + 45 + 46 = 215, beside (100, 100) more than the threshold."""
-    batcher = batcher_of(
-        [asked(0, 100, 100), asked(1, 20, 20)], limits=replace(LIMITS, options=Scheduling(wma_threshold=5_000))
-    )
-    assert arranged(batcher) == [[0], [1]]
-    batcher.add(asked(2, 24, 22), 0.0)
-    batcher.add(asked(3, 96, 101), 0.0)
-    assert arranged(batcher) == [[0, 3], [1, 2]]
-
-
-@pytest.mark.parametrize(("threshold", "batches"), [(1016, [[0], [1]]), (1017, [[0, 1]])])
-def test_a_batch_must_stay_below_the_threshold(threshold: int, batches: list[list[int]]) -> None:
-    """(10, 10) beside (30, 26) reads 10·20 cells of padding, and 40 + 41 + .. + 56 = 816 after its end."""
-    batcher = batcher_of(
-        [asked(0, 10, 10), asked(1, 30, 26)], limits=replace(LIMITS, options=Scheduling(wma_threshold=threshold))
-    )
-    assert arranged(batcher) == batches
-
-
 @pytest.mark.parametrize(("capacity", "batches"), [(119, [[0, 1], [2]]), (120, [[0, 1, 2]])])
 def test_a_batch_must_fit_at_its_end(capacity: int, batches: list[list[int]]) -> None:
     """Three rows of 20 + 20 columns."""

@@ -153,9 +153,7 @@ COUNTING = (
 
 @pytest.mark.parametrize(("path", "body"), COUNTING)
 @pytest.mark.parametrize("quota", [{"requests_per_minute": 1}, {"tokens_per_minute": 5}])
-async def test_counting_calls_have_a_quota_of_their_own(
-    path: str, body: dict[str, object], quota: dict[str, int]
-) -> None:
+async def test_counting_calls_have_their_own_quota(path: str, body: dict[str, object], quota: dict[str, int]) -> None:
     """They had none: a key could keep the tokenizer from all others."""
     async with live_server(admission=Admission(**quota)) as live:
         assert [(await live.post(path, body))[0] for _ in range(2)] == [200, 429]

@@ -6,10 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from loadgen.experiments.paper import magnus, ssjf
+from loadgen.experiments.paper import ssjf
 from loadgen.experiments.paper.load import PaperLoad, Pool, task_pool
 from loadgen.experiments.paper.magnus import PAPER, RoughCost, lesson_errors, read_pool
-from loadgen.experiments.paper.row import FIGURES, PUBLISHED
 from loadgen.experiments.paper.run import PAPERS
 from loadgen.experiments.paper.trial import at_point
 from loadgen.simulate.simulation import prices_of
@@ -63,22 +62,6 @@ def test_the_two_times_that_batons_machines_are_solved_for_come_out(table: str, 
     stage = stage_of(Pool((), ""))
     [point] = [one for one in PAPERS["baton"].experiments[table](stage).points if one.x == rows]
     assert stage.play("fcfs-dynamic", point)["duration"] == pytest.approx(seconds, rel=1e-3)
-
-
-def test_published_figures_are_as_printed() -> None:
-    """Typed from the texts once more."""
-    assert all(FIGURES[row[2]][2] for name in PUBLISHED for row in PUBLISHED[name] if len(row) == 6)
-    ends = {name: [number for row in PUBLISHED[name] for number in row[3:5]] for name in ("scls-hf", "scls-ds")}
-    assert ends["scls-hf"] == [
-        *(232.3, 315.8, 82.4, 84.9, 79.8, 81.0, 61.6, 171.0, 78.4, 88.3, 74.6, 85.8, 100.3, 226.1)
-    ]
-    assert ends["scls-ds"] == [82.5, 191.9, 80.8, 91.1, 76.6, 88.9, 61.6, 171.0, 78.4, 88.3, 74.6, 85.8, 43.2, 86.1]
-    over = {old: [*row[2:5]] for row in PUBLISHED["magnus-main"] for old in [row[1]] if row[2] == "mean"}
-    assert over == {"vsq": ["mean", 80.4, 89.7], "ccb": ["mean", 60.3, 73.5]}
-    jct = {name: [row[1][0] for row in PUBLISHED[f"ssjf-{name}"]] for name in ("rates", "burstiness")}
-    assert jct == {"rates": [34.5, 39.6, 33.2, 43.7, 58.2, 43.0], "burstiness": [30.5, 39.0, 35.0, 37.6, 52.9, 41.5]}
-    assert ssjf.ACCURACY == 0.615 and magnus.RMSE == 15.649
-    assert json.dumps(PUBLISHED["baton"][1]["table"][0]) == "[2, [161.77, 83.43]]"
 
 
 def write_tasks(folder: Path) -> Path:

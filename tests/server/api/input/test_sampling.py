@@ -174,9 +174,7 @@ IMPOSSIBLE = [
 
 
 @pytest.mark.parametrize(("fields", "param", "code"), IMPOSSIBLE)
-async def test_impossible_lengths_are_refused(
-    replaying: Live, fields: dict[str, object], param: str, code: str
-) -> None:
+async def test_odd_lengths_are_refused(replaying: Live, fields: dict[str, object], param: str, code: str) -> None:
     status, reply = await replaying.post(COMPLETIONS, {"prompt": "Hi", **fields})
     assert (status, reply["error"]["param"], reply["error"]["code"]) == (400, param, code)
     assert replaying.dispatcher.submitted == []
