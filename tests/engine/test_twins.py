@@ -127,14 +127,14 @@ def test_a_row_for_which_host_memory_is_too_small_is_handed_back_to_be_read_agai
     assert len([update for update in finish(twin) if update.finish_reason]) == 2
 
 
+def refuse(asked: object) -> NoReturn:
+    raise OutOfMemoryError("injected")
+
+
 def test_a_shortage_in_a_step_takes_rows_out_and_memory(make: MakeTwin, monkeypatch: pytest.MonkeyPatch) -> None:
     twin = make(100, 4, 0)
     twin.admit([spec(0, 8, 6), spec(1, 8, 6)], BatchPolicy())
     updates = twin.step() + twin.step()
-
-    def refuse(iterations: int) -> NoReturn:
-        raise OutOfMemoryError("injected")
-
     with monkeypatch.context() as patch:
         patch.setattr(twin.device, "step", refuse)
         assert twin.step() == [] and twin.running == []
@@ -145,10 +145,6 @@ def test_a_shortage_in_a_step_takes_rows_out_and_memory(make: MakeTwin, monkeypa
 def test_a_shortage_in_prefill_halves_the_group(make: MakeTwin, monkeypatch: pytest.MonkeyPatch) -> None:
     twin = make(100, 4, 0)
     twin.admit([spec(row_id, 5, 2) for row_id in range(4)], BatchPolicy())
-
-    def refuse(rows: object) -> NoReturn:
-        raise OutOfMemoryError("injected")
-
     with monkeypatch.context() as patch:
         patch.setattr(twin.device, "launch_chunk", refuse)
         twin.step()

@@ -14,7 +14,7 @@ from huggingface_hub import DryRunFileInfo, errors
 from models.catalog.catalog import Catalog
 from models.catalog.hub import HUB_ID, WANTED
 from models.errors import CatalogError
-from tests.models.fake_package import FILES
+from tests.models.fake_package import FILES, TooLarge, refuse
 
 Hub = Callable[..., None]
 
@@ -79,14 +79,6 @@ def test_a_model_without_safetensors_is_refused(tmp_path: Path, snapshot: Path, 
 
 def weights(size: int, *, here: bool = False) -> DryRunFileInfo:
     return DryRunFileInfo("c0ffee", size, "model.safetensors", "", is_cached=here, will_download=not here)
-
-
-class TooLarge(Exception):
-    pass
-
-
-def refuse(weights: int) -> None:
-    raise TooLarge(weights)
 
 
 def test_weights_that_do_not_fit_are_refused_before_they_are_downloaded(
