@@ -298,9 +298,7 @@ async def test_packed_bodies_do_not_hold_the_event_loop_after_their_refusal(
 
 
 @pytest.mark.slow
-async def test_no_batch_line_holds_the_loop(
-    large_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_no_line_holds_the_loop(large_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Lines were parsed where streams are served, and their answers encoded in one piece."""
     monkeypatch.setenv("LENGTHWISE_CACHE", str(tmp_path))
     stalls = {}

@@ -10,13 +10,11 @@ from itertools import product
 from typing import Any
 
 import jsonschema_rs
-import openai
 import pytest
 from openai import AsyncOpenAI, OpenAI
 from openai.types.chat import ChatCompletion, ChatCompletionMessageParam, ChatCompletionToolParam
 
 from tests import tiny
-from tests.clients import under_way
 from tests.engine.sampling.grammars import SCHEMAS, closed, text
 from tests.live_server import serve_here
 
@@ -139,17 +137,6 @@ async def test_a_streamed_call_adds_up_in_the_client(many: AsyncOpenAI) -> None:
     check_calls([("weather", arguments)])
 
 
-def test_a_conversation_with_calls_and_results_goes_on(client: OpenAI) -> None:
-    calls: Any = [{"id": "c", "type": "function", "function": {"name": "clock", "arguments": "{}"}}]
-    turns: list[ChatCompletionMessageParam] = [*MESSAGES, {"role": "assistant", "tool_calls": calls}]
-    turns.append({"role": "tool", "tool_call_id": "c", "content": "noon"})
-    reply = client.chat.completions.create(model=MODEL, messages=turns, max_tokens=4, temperature=0)
-    assert reply.choices[0].message.content is not None
-
-
-# Everybody else
-
-
 async def test_a_plain_answer_is_the_same_beside_structured_ones(many: AsyncOpenAI) -> None:
     async def plain(seed: int) -> str | None:
         body: dict[str, Any] = {"max_tokens": 40, "seed": seed, "extra_body": {"ignore_eos": True}}
@@ -160,18 +147,3 @@ async def test_a_plain_answer_is_the_same_beside_structured_ones(many: AsyncOpen
     others = [ask(many, schema, 1) for schema in SCHEMAS.values()]
     together = await asyncio.gather(*(plain(seed) for seed in range(4)), *others)
     assert together[:4] == alone
-
-
-async def test_a_client_that_leaves_a_structured_stream_frees_its_row(many: AsyncOpenAI) -> None:
-    endless = {"type": "array", "items": {"type": "integer"}, "minItems": 400}
-    chunks = await many.chat.completions.create(**ASKED, response_format=formatted(endless), stream=True)
-    await anext(aiter(chunks))
-    await chunks.close()
-    while await under_way(many):
-        pass
-
-
-def test_a_wrong_schema_is_the_client_s_error(client: OpenAI) -> None:
-    with pytest.raises(openai.BadRequestError, match="uniqueItems") as caught:
-        client.chat.completions.create(**ASKED, response_format=formatted({"type": "array", "uniqueItems": True}))
-    assert (caught.value.param, caught.value.code) == ("response_format", "invalid_grammar")

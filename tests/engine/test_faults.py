@@ -97,9 +97,7 @@ def test_a_row_that_computes_nan_fails_alone_and_leaves_no_trace(
     assert_serves(lifecycle, alone)
 
 
-def test_prompts_that_come_one_by_one_are_read_together(
-    net: Net, alone: dict[RowId, list[int]], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_prompts_are_read_together(net: Net, alone: dict[RowId, list[int]], monkeypatch: pytest.MonkeyPatch) -> None:
     """Of 64 clients, 11 waited for their prompts, read one by one: a pass of 64 tokens takes a fifth of one of 512."""
     monkeypatch.setattr(device_module.TorchDevice, "skips_padding", True)
     passes = list[list[RowId]]()
@@ -132,9 +130,7 @@ def test_a_fault_in_prefill_fails_its_own_group_alone(net: Net, alone: dict[RowI
 
 
 @pytest.mark.usefixtures("reads")
-def test_a_row_for_which_there_is_no_memory_fails_alone(
-    net: Net, alone: dict[RowId, list[int]], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rows_without_memory_fail(net: Net, alone: dict[RowId, list[int]], monkeypatch: pytest.MonkeyPatch) -> None:
     """Taking the memory used to lie outside of what was guarded, and ended the whole executor."""
 
     class Hungry(Prefill):
@@ -202,9 +198,7 @@ def test_a_fault_in_sampling_ends_the_rows_that_were_sampled(
     assert_serves(lifecycle, alone)
 
 
-def test_a_fault_in_reading_a_token_ends_its_row_alone(
-    net: Net, alone: dict[RowId, list[int]], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_faults_in_reading_end_a_row(net: Net, alone: dict[RowId, list[int]], monkeypatch: pytest.MonkeyPatch) -> None:
     accept = Row.accept
 
     def accept_or_fail(row: Row, choice: Choice) -> RowUpdate:

@@ -118,9 +118,7 @@ def be_scarce(patch: pytest.MonkeyPatch, most: int) -> None:
     patch.setattr(KvArena, "_take", scarce)
 
 
-def test_memory_that_is_not_there_is_asked_for_in_halves(
-    tiny_model: LoadedModel, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_memory_that_is_short_is_asked_for_in_halves(tiny_model: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
     arena = KvArena(tiny_model.kv, 400, max_rows=4)
     be_scarce(monkeypatch, 90)
     arena.resize(360)
@@ -190,9 +188,7 @@ def is_health(report: Report) -> bool:
     return isinstance(report, ExecutorHealth)
 
 
-def test_where_no_memory_at_all_is_left_for_k_and_v_rows_go_on_when_there_is_some(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rows_go_on_when_there_is_memory_for_k_and_v_again(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """The buffers that were given back could not be had again, not even smaller, and the executor died of that."""
     with monkeypatch.context() as patch:
         be_scarce(patch, 0)
@@ -304,9 +300,7 @@ def unwell_with_long_prompts(bench: Bench, tiny_model: LoadedModel, monkeypatch:
     return fault
 
 
-def test_a_device_that_fails_for_long_prompts_alone_takes_no_rows(
-    bench: Bench, unwell_with_long_prompts: Fault
-) -> None:
+def test_a_device_that_fails_for_long_prompts_takes_no_rows(bench: Bench, unwell_with_long_prompts: Fault) -> None:
     """27 of 48 calls failed after memory had been short, while a short prompt was read, and health said that all is
     well."""
     bench.executor.post(Admit((spec(0, 40, max_tokens=2),)))
@@ -319,9 +313,7 @@ def test_a_device_that_fails_for_long_prompts_alone_takes_no_rows(
     assert bench.until(is_health)[-1] == ExecutorHealth(0, None)
 
 
-def test_a_prompt_longer_than_any_that_was_read_takes_nothing_from_others(
-    bench: Bench, unwell_with_long_prompts: Fault
-) -> None:
+def test_a_prompt_longer_than_before_takes_nothing_from_others(bench: Bench, unwell_with_long_prompts: Fault) -> None:
     """Else a client could end the server by a prompt for which the device has too little memory."""
     unwell_with_long_prompts.on = True
     bench.executor.post(Admit((spec(0, 30, max_tokens=2),)))

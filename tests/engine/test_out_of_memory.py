@@ -82,9 +82,7 @@ def test_a_shortage_when_a_row_joins_changes_no_answer(net: Net) -> None:
 
 
 @pytest.mark.parametrize("entry", Entry)
-def test_a_shortage_while_tokens_are_chosen_undoes_the_pass_and_changes_no_answer(
-    net: Net, monkeypatch: pytest.MonkeyPatch, entry: Entry
-) -> None:
+def test_a_shortage_in_choosing_tokens_undoes_the_pass(net: Net, monkeypatch: pytest.MonkeyPatch, entry: Entry) -> None:
     """It failed all rows of the pass, though a softmax over a large vocabulary needs memory too."""
     choose = sampling.Chosen
 

@@ -133,9 +133,7 @@ def test_an_answer_that_repeats_itself_ends_where_that_is_wanted_and_its_length_
     assert (len(updates), updates[-1].finish_reason, updates[-1].stop_reason) == expected
 
 
-def test_text_held_back_for_a_stop_string_is_shown_when_a_repetition_ends_the_row(
-    tiny_text: Text, ids: dict[str, int]
-) -> None:
+def test_text_held_back_for_a_stop_string_is_shown_at_a_repetition(tiny_text: Text, ids: dict[str, int]) -> None:
     row = row_of(tiny_text, max_tokens=512, stop_repetition=True, stop=("a" * 256 + "b",))
     assert "".join(update.text for update in feed(row, [ids["a"]] * 300)) == "a" * 256
 

@@ -56,7 +56,7 @@ def running(lifecycle: Lifecycle[Row]) -> list[RowId]:
 # Closed batches
 
 
-def test_rows_of_a_closed_batch_that_have_ended_keep_their_slots_until_the_last_one_has(
+def test_ended_rows_of_a_closed_batch_keep_their_slots_until_the_last_one_has(
     lifecycle: Lifecycle[Row],
 ) -> None:
     lifecycle.table.admit([spec(0, max_tokens=2), spec(1, max_tokens=4)], CLOSED)
@@ -289,9 +289,7 @@ def test_a_shortage_of_memory_splits_too_and_lowers_the_budget(net: Net) -> None
 # Shape
 
 
-def test_rows_enter_by_shape_in_one_step_with_those_that_run(
-    lifecycle: Lifecycle[Row], tiny_model: LoadedModel
-) -> None:
+def test_rows_enter_by_shape_in_a_step_with_those_that_run(lifecycle: Lifecycle[Row], tiny_model: LoadedModel) -> None:
     lifecycle.table.admit([spec(0, 2)], SHAPE)
     assert [update.row_id for update in lifecycle.turn()] == [0]
     lifecycle.table.admit([spec(1, 5), spec(2, 3)], SHAPE)

@@ -36,9 +36,7 @@ def test_a_closed_batch_that_fills_the_device_runs_whole(make: MakeTwin) -> None
 
 
 @pytest.mark.parametrize("terms", [CLOSED, BatchPolicy(), SHAPE], ids=["closed", "open", "by shape"])
-def test_nobody_joins_a_closed_batch_and_only_open_rows_are_read_before_it_ends(
-    make: MakeTwin, terms: BatchPolicy
-) -> None:
+def test_nobody_joins_a_closed_batch_and_open_rows_are_read_meanwhile(make: MakeTwin, terms: BatchPolicy) -> None:
     twin = make(400, 4, 0)
     twin.admit([spec(0, 3, 4)], CLOSED)
     twin.admit([spec(1, 3, 3)], terms)
@@ -129,16 +127,14 @@ def test_a_row_for_which_host_memory_is_too_small_is_handed_back_to_be_read_agai
     assert len([update for update in finish(twin) if update.finish_reason]) == 2
 
 
-def test_a_shortage_in_a_step_takes_the_rows_out_and_lowers_the_budget(
-    make: MakeTwin, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def refuse(asked: object) -> NoReturn:
+    raise OutOfMemoryError("injected")
+
+
+def test_a_shortage_in_a_step_takes_rows_out_and_memory(make: MakeTwin, monkeypatch: pytest.MonkeyPatch) -> None:
     twin = make(100, 4, 0)
     twin.admit([spec(0, 8, 6), spec(1, 8, 6)], BatchPolicy())
     updates = twin.step() + twin.step()
-
-    def refuse(iterations: int) -> NoReturn:
-        raise OutOfMemoryError("injected")
-
     with monkeypatch.context() as patch:
         patch.setattr(twin.device, "step", refuse)
         assert twin.step() == [] and twin.running == []
@@ -149,10 +145,6 @@ def test_a_shortage_in_a_step_takes_the_rows_out_and_lowers_the_budget(
 def test_a_shortage_in_prefill_halves_the_group(make: MakeTwin, monkeypatch: pytest.MonkeyPatch) -> None:
     twin = make(100, 4, 0)
     twin.admit([spec(row_id, 5, 2) for row_id in range(4)], BatchPolicy())
-
-    def refuse(rows: object) -> NoReturn:
-        raise OutOfMemoryError("injected")
-
     with monkeypatch.context() as patch:
         patch.setattr(twin.device, "launch_chunk", refuse)
         twin.step()
@@ -194,9 +186,7 @@ def test_rows_decode_while_a_chunk_of_prefill_is_under_way(make: MakeTwin, monke
 
 
 @pytest.mark.parametrize("chunk_done", [True, False], ids=["in turn", "on a stream of its own"])
-def test_running_rows_wait_while_prompts_are_read_one_by_one(
-    make: MakeTwin, monkeypatch: pytest.MonkeyPatch, chunk_done: bool
-) -> None:
+def test_rows_wait_while_prompts_are_read(make: MakeTwin, monkeypatch: pytest.MonkeyPatch, chunk_done: bool) -> None:
     """Rows 1 and 2 came together; each is read alone, so that nothing is padded, and row 0 gets no token meanwhile."""
     twin = make(400, 4, 0)
     monkeypatch.setattr(twin.device, "chunk_done", lambda: chunk_done)

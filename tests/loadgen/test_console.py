@@ -14,20 +14,19 @@ from loadgen.result_file import PROGRAM
 from models.catalog.packaged import PIP
 from server.version import VERSION
 
+FIGURES = [
+    (0, "0"),
+    (1234567, "1,234,567"),
+    (12.345, "12.3"),
+    (0.012345, "0.0123"),
+    (100.0, "100"),
+    (-2.5, "-2.5"),
+    (120, "120"),
+    (float("inf"), "inf"),
+]
 
-@pytest.mark.parametrize(
-    ("value", "words"),
-    [
-        (0, "0"),
-        (1234567, "1,234,567"),
-        (12.345, "12.3"),
-        (0.012345, "0.0123"),
-        (100.0, "100"),
-        (-2.5, "-2.5"),
-        (120, "120"),
-        (float("inf"), "inf"),
-    ],
-)
+
+@pytest.mark.parametrize(("value", "words"), FIGURES)
 def test_figures_are_written_short(value: float, words: str) -> None:
     assert format_number(value) == words
 

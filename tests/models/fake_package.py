@@ -61,3 +61,11 @@ class FakeFetcher:
         path = into / "tiny_model-1.0-py3-none-any.whl"
         path.write_bytes(self.wheel)
         return path
+
+
+class TooLarge(Exception):
+    pass
+
+
+def refuse(weights: int) -> None:
+    raise TooLarge(weights)

@@ -25,20 +25,20 @@ def folder(tmp_path: Path) -> Path:
     return tiny.build(tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("named", "behind", "expected"),
-    [
-        (tiny.END, "''", {tiny.END_ID, tiny.START_ID}),
-        (tiny.END, "'\n'", {tiny.END_ID, tiny.START_ID}),
-        (tiny.PAD, "'<|im_end|>\n'", {tiny.PAD_ID, tiny.END_ID}),
-        (tiny.PAD, "' the end <|im_end|><|im_start|>'", {tiny.PAD_ID, tiny.END_ID}),
-        (tiny.END, HARMONY, {tiny.END_ID, tiny.PAD_ID}),
-        (tiny.PAD, "raise_exception('no')", {tiny.PAD_ID}),
-        ("the", "'<|im_end|>'", {tiny.END_ID}),
-        ("\n", "'<|im_end|>'", {tiny.END_ID}),
-        (".", "'<|im_end|>'", {tiny.END_ID}),
-    ],
-)
+ENDS = [
+    (tiny.END, "''", {tiny.END_ID, tiny.START_ID}),
+    (tiny.END, "'\n'", {tiny.END_ID, tiny.START_ID}),
+    (tiny.PAD, "'<|im_end|>\n'", {tiny.PAD_ID, tiny.END_ID}),
+    (tiny.PAD, "' the end <|im_end|><|im_start|>'", {tiny.PAD_ID, tiny.END_ID}),
+    (tiny.END, HARMONY, {tiny.END_ID, tiny.PAD_ID}),
+    (tiny.PAD, "raise_exception('no')", {tiny.PAD_ID}),
+    ("the", "'<|im_end|>'", {tiny.END_ID}),
+    ("\n", "'<|im_end|>'", {tiny.END_ID}),
+    (".", "'<|im_end|>'", {tiny.END_ID}),
+]
+
+
+@pytest.mark.parametrize(("named", "behind", "expected"), ENDS)
 def test_ends_are_the_tokenizers_own_and_the_control_token_behind_an_assistants_turn(
     folder: Path, named: str, behind: str, expected: set[int]
 ) -> None:

@@ -1,7 +1,5 @@
 """Run in an environment with `anthropic`: prints as JSON what that client makes of a server's answers."""
 
-from __future__ import annotations
-
 import json
 import sys
 

@@ -1,8 +1,6 @@
 """Environments that pip and npm make for programs of others, each in a folder of its own, and the tables of what was
 found with them."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """Run in an environment with `guidellm`: prints as JSON how many of that program's requests do not succeed."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

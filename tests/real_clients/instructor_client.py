@@ -1,7 +1,5 @@
 """Run in an environment with `instructor`: prints as JSON what it makes of a server's answers, in each of its modes."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Iterable

@@ -1,7 +1,5 @@
 """Run in an environment with `langchain-openai`: prints as JSON what it makes of a server's answers."""
 
-from __future__ import annotations
-
 import json
 import sys
 

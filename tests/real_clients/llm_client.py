@@ -1,7 +1,5 @@
 """Run in an environment with `llm`: prints as JSON what that program makes of a server's answers."""
 
-from __future__ import annotations
-
 import json
 import sys
 

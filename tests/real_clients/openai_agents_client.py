@@ -1,8 +1,6 @@
 """Run in an environment with `openai-agents`: an agent calls a tool in three turns, whole by chats, then streamed by
 responses, and is asked once more."""
 
-from __future__ import annotations
-
 import asyncio
 import sys
 

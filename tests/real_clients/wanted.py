@@ -1,7 +1,5 @@
 """The calls that every client makes; beside the programs that import it, which run without the rest of the tree."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -12,7 +12,7 @@ from scheduler.assembly import SchedulerParts, assemble
 from scheduler.batching.batcher import BatchLimits
 from scheduler.options import Scheduling
 from scheduler.placement import max_min
-from scheduler.request import Request, State
+from scheduler.request import Request
 from scheduler.serving_time.bilinear import Bilinear
 from scheduler.strategy import STRATEGIES
 from scheduler.worker import Worker
@@ -82,18 +82,6 @@ def test_a_load_is_what_is_not_finished_and_nothing_is_left_of_it_in_the_end() -
     assert stage.loads() == pytest.approx([0.0, estimate(2, 4)])
     stage.end(1, 0, 1)
     assert stage.loads() == [0.0, 0.0]
-
-
-def test_batches_that_a_dead_executor_had_queued_go_elsewhere() -> None:
-    stage = two(rows=1)
-    requests = stage.submit_all(2, 20, 10, 40)
-    assert stage.dispatch_all() == [[[3], [0]], [[1], [2]]]
-    stage.ports[0].alive = False
-    stage.dispatcher.receive(ExecutorDied(0, "fire"))
-    assert stage.dispatch_all(after=2.0) == [[], [[3], [0]]]
-    assert stage.workers[1].load == pytest.approx(sum(estimate(1, length) for length in (2, 20, 10, 40)))
-    stage.end(1, 1, 2, 3, 0)
-    assert {one.state for one in requests} == {State.FINISHED} and stage.workers[1].load == 0.0
 
 
 @pytest.mark.parametrize("strategy", ["so", "pm", "ab", "lb", "scls"])

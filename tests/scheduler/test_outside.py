@@ -63,19 +63,19 @@ def test_installed_rows_are_listed_and_found_by_their_name(file: Path, monkeypat
     assert served_first("latest") == 2
 
 
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("FILE:UNKNOWN", "memory='nonsense': is none of "),
-        ("FILE:NO_ROW", "is a int and no scheduler.strategy.Strategy"),
-        ("FILE:ABSENT", "has no ABSENT"),
-        ("/nowhere/mine.py:ROW", "cannot be loaded: FileNotFoundError"),
-        ("nowhere_at_all:ROW", "cannot be loaded: ModuleNotFoundError: No module named 'nowhere_at_all'"),
-        ("lengthwize", r"lengthwize is none of the strategies; did you mean lengthwise\?$"),
-        ("ssjf", r"did you mean ssjf-none, ssjf-dynamic, ssjf-continuous\?$"),
-        ("nope", "nope is none of the strategies, which are vs, .* and FILE.py:ROW"),
-    ],
-)
+LACKING = [
+    ("FILE:UNKNOWN", "memory='nonsense': is none of "),
+    ("FILE:NO_ROW", "is a int and no scheduler.strategy.Strategy"),
+    ("FILE:ABSENT", "has no ABSENT"),
+    ("/nowhere/mine.py:ROW", "cannot be loaded: FileNotFoundError"),
+    ("nowhere_at_all:ROW", "cannot be loaded: ModuleNotFoundError: No module named 'nowhere_at_all'"),
+    ("lengthwize", r"lengthwize is none of the strategies; did you mean lengthwise\?$"),
+    ("ssjf", r"did you mean ssjf-none, ssjf-dynamic, ssjf-continuous\?$"),
+    ("nope", "nope is none of the strategies, which are vs, .* and FILE.py:ROW"),
+]
+
+
+@pytest.mark.parametrize(("name", "message"), LACKING)
 def test_what_cannot_be_had_is_told(name: str, message: str, file: Path) -> None:
     with pytest.raises(StrategyError, match=f"^--strategies: .*{message}"):
         find_strategies([name.replace("FILE", str(file))])
@@ -93,30 +93,30 @@ def test_a_row_that_breaks_a_rule_of_the_table_is_refused(file: Path) -> None:
         find_strategy(f"{file}:BROKEN")
 
 
-@pytest.mark.parametrize(
-    ("body", "factory", "message"),
-    [
-        (
-            "def key(self, request, now): return (request.prompt_len,)",
-            "lambda l, p: Bad()",
-            r"has no attribute 'prompt_len.*\(line \d+\)$",
-        ),
-        ("def key(self, request, now): return 1.0", "lambda l, p: Bad()", "key returns float, not tuple"),
-        ("def key(self, request, now): return (float('nan'),)", "lambda l, p: Bad()", "key returns NaN"),
-        ("by_key = True", "lambda l, p: Bad()", "abstract .*key"),
-        ("def key(self, request, now): return (0,)", "lambda l: Bad()", "takes 1 positional argument but 2 were given"),
-        (
-            "key = Latest.key\n    def rank(self, in_turn, keys, now): return [*in_turn][1:]",
-            "lambda l, p: Bad()",
-            "rank returns other requests",
-        ),
-        (
-            "key = Latest.key\n    def ended(self, request): return request.gone",
-            "lambda l, p: Bad()",
-            "attribute 'gone'",
-        ),
-    ],
-)
+FAILING = [
+    (
+        "def key(self, request, now): return (request.prompt_len,)",
+        "lambda l, p: Bad()",
+        r"has no attribute 'prompt_len.*\(line \d+\)$",
+    ),
+    ("def key(self, request, now): return 1.0", "lambda l, p: Bad()", "key returns float, not tuple"),
+    ("def key(self, request, now): return (float('nan'),)", "lambda l, p: Bad()", "key returns NaN"),
+    ("by_key = True", "lambda l, p: Bad()", "abstract .*key"),
+    ("def key(self, request, now): return (0,)", "lambda l: Bad()", "takes 1 positional argument but 2 were given"),
+    (
+        "key = Latest.key\n    def rank(self, in_turn, keys, now): return [*in_turn][1:]",
+        "lambda l, p: Bad()",
+        "rank returns other requests",
+    ),
+    (
+        "key = Latest.key\n    def ended(self, request): return request.gone",
+        "lambda l, p: Bad()",
+        "attribute 'gone'",
+    ),
+]
+
+
+@pytest.mark.parametrize(("body", "factory", "message"), FAILING)
 def test_an_order_that_would_fail_on_a_request_is_refused(body: str, factory: str, message: str, file: Path) -> None:
     """`serve` said that it was ready, and answered 500."""
     file.write_text(f"{ROW}\nclass Bad(Order):\n    {body}\n\nBAD = Strategy('bad', order={factory})\n")

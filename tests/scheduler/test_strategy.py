@@ -54,29 +54,29 @@ def test_a_part_that_does_not_exist_is_refused(column: str) -> None:
         assemble(replace(reader, **changes), LIMITS, PROFILE)
 
 
-@pytest.mark.parametrize(
-    ("name", "column", "choice", "reason"),
-    [
-        ("baton-pd", "slices", True, "batching='join' works only with False"),
-        ("baton-pd", "refill", BatchPolicy(closed=True), "with batching='join' rows join running batches"),
-        ("vs", "refill", BatchPolicy(), "rows join no running batch"),
-        ("vs", "refill", BatchPolicy(closed=True, entry=Entry.SHAPE), "enter by no shape"),
-        ("vs", "refill", BatchPolicy(closed=True, entry=Entry.EMBED_BLOCKING), "rows join no running batch"),
-        ("scls", "slices", False, "batching='dp-adaptive' works only with True"),
-        ("scls", "order", "out-of-turn", "compares keys, which its order has only within a queue"),
-        ("scls", "order", "fair-sojourn", "compares keys, which its order has only within a queue"),
-        ("srpt", "order", "hrrn", "compares keys, which its order has only within a queue"),
-        ("magnus", "order", "sjf", "works only with fcfs"),
-        ("vs", "serving_time", "nearest", "works only with None"),
-        ("scls", "serving_time", "nearest", "works only with None, bilinear"),
-        ("baton-pd", "memory", "slice", "works only with scale, fixed, whole, peak"),
-        ("scls", "memory", "fixed", "works only with slice, deepspeed"),
-        ("vs", "memory", "predicted", "works only with scale, fixed, whole, peak"),
-        ("vs", "placement", "max-min", "which no serving_time makes"),
-        ("vs", "preemption", "by-order", "works only with none"),
-        ("ils", "preemption", "by-order", "works only with none"),
-    ],
-)
+UNREAD = [
+    ("baton-pd", "slices", True, "batching='join' works only with False"),
+    ("baton-pd", "refill", BatchPolicy(closed=True), "with batching='join' rows join running batches"),
+    ("vs", "refill", BatchPolicy(), "rows join no running batch"),
+    ("vs", "refill", BatchPolicy(closed=True, entry=Entry.SHAPE), "enter by no shape"),
+    ("vs", "refill", BatchPolicy(closed=True, entry=Entry.EMBED_BLOCKING), "rows join no running batch"),
+    ("scls", "slices", False, "batching='dp-adaptive' works only with True"),
+    ("scls", "order", "out-of-turn", "compares keys, which its order has only within a queue"),
+    ("scls", "order", "fair-sojourn", "compares keys, which its order has only within a queue"),
+    ("srpt", "order", "hrrn", "compares keys, which its order has only within a queue"),
+    ("magnus", "order", "sjf", "works only with fcfs"),
+    ("vs", "serving_time", "nearest", "works only with None"),
+    ("scls", "serving_time", "nearest", "works only with None, bilinear"),
+    ("baton-pd", "memory", "slice", "works only with scale, fixed, whole, peak"),
+    ("scls", "memory", "fixed", "works only with slice, deepspeed"),
+    ("vs", "memory", "predicted", "works only with scale, fixed, whole, peak"),
+    ("vs", "placement", "max-min", "which no serving_time makes"),
+    ("vs", "preemption", "by-order", "works only with none"),
+    ("ils", "preemption", "by-order", "works only with none"),
+]
+
+
+@pytest.mark.parametrize(("name", "column", "choice", "reason"), UNREAD)
 def test_a_choice_that_no_part_would_read_is_refused(name: str, column: str, choice: object, reason: str) -> None:
     changes: dict[str, Any] = {column: choice}
     with pytest.raises(StrategyError, match=f"strategy {name}: {column}=.*: .*{reason}"):

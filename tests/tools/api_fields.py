@@ -3,8 +3,6 @@
 `python -m tests.tools.api_fields` writes them anew; test_documents.py compares.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

@@ -8,8 +8,6 @@ TASKS has Magnus's task files, CHAT alpaca.jsonl, and TRACE is Azure's conversat
 by `lengthwise train` on FOLDER/inputs/train.jsonl, the half of CHAT that is not sent (docs/research/papers.md).
 """
 
-from __future__ import annotations
-
 import json
 import math
 import re

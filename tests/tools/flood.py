@@ -5,8 +5,6 @@
 Users are told apart by `user` in the body, so a gateway wants `--fair`. Answers have exactly as many tokens as asked.
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import random

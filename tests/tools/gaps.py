@@ -10,8 +10,6 @@ Starts `lengthwise serve` with a tiny model, or with --model, beside whose steps
 goal is missed.
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import re

@@ -6,8 +6,6 @@ A line a cell: calls a second from the second hundred calls on, direct and throu
 backend in a process of its own, or an engine that listens on PORT and has the slots of --only.
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import json

@@ -3,8 +3,6 @@
 python -m tests.tools.gateway_cost [--clients 32] [--step-ms 5] [--tokens 200] [--calls 8]
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import json

@@ -1,8 +1,6 @@
 """How well many keys are predicted that call in turn, and what that takes: `python -m tests.tools.many_keys
 1 36 200 1000`. Each key has kinds of prompts of its own, whose answers have lengths of its own."""
 
-from __future__ import annotations
-
 import asyncio
 import sys
 import time

@@ -4,8 +4,6 @@
 or 200 calls, to look at.
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import random

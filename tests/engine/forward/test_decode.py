@@ -119,9 +119,7 @@ def plays(draw: st.DrawFn) -> tuple[list[RowSpec], Events, list[BatchPolicy]]:
 
 @settings(max_examples=25, deadline=None, derandomize=True)  # batches round otherwise: one draw in 1e7 ends beside
 @given(told=plays())
-def test_every_answer_is_that_of_steps_one_after_another(
-    net: Net, told: tuple[list[RowSpec], Events, list[BatchPolicy]]
-) -> None:
+def test_every_answer_is_that_of_plain_steps(net: Net, told: tuple[list[RowSpec], Events, list[BatchPolicy]]) -> None:
     """Rows join, enter, end by text, by token, by length, and are cancelled, handed back and displaced meanwhile."""
     jobs, events, terms = told
     cancelled = {row_id for _, what, row_id in events if what == "cancel"}
@@ -291,9 +289,7 @@ def rows_that_have_said(text: Text, seed: int) -> list[Row]:
 @pytest.mark.parametrize("vocab", [320, 5000])
 @pytest.mark.parametrize("flat", [False, True])
 @pytest.mark.parametrize("seed", range(4))
-def test_tokens_that_the_host_lacks_count_as_those_that_it_has(
-    tiny_text: Text, vocab: int, flat: bool, seed: int
-) -> None:
+def test_tokens_that_the_host_lacks_count_all_the_same(tiny_text: Text, vocab: int, flat: bool, seed: int) -> None:
     """Every second row's newest token is known on the device alone; flat distributions keep more than the likeliest."""
     logits = logits_of(len(WISHES) - 1, vocab, seed, flat=flat)
     expected = sample(rows_that_have_said(tiny_text, seed), logits.clone())
@@ -318,7 +314,7 @@ def test_a_draw_that_the_device_could_not_settle_is_made_anew_by_the_host(tiny_t
     assert [one.token_id for one in found if isinstance(one, Choice)] != chosen.tokens.tolist()
 
 
-def test_a_step_that_was_fed_a_token_drawn_anew_is_undone(
+def test_a_step_fed_a_token_drawn_anew_is_undone(
     watched: Watched, tiny_model: LoadedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As if the device had been wrong in every third step."""
@@ -350,9 +346,7 @@ def play_all(model: LoadedModel, text: Text) -> None:
     play(model, text, jobs, events, [BatchPolicy()] * len(jobs), ahead=True)
 
 
-def test_no_launch_of_a_step_waits_for_the_device(
-    torch_model: LoadedModel, tiny_text: Text, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_launch_waits(torch_model: LoadedModel, tiny_text: Text, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not the pass, nor its inputs, nor the choice of tokens, with rows that come and go."""
     launch, found = decoding.Decode._launch, []
 

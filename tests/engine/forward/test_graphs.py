@@ -86,9 +86,7 @@ def test_answers_are_the_same_with_graphs(net: Net, recorder: Recorder, terms: B
 
 
 @torch.inference_mode()
-def test_inputs_are_written_when_rows_come_or_go_and_else_advance_on_the_device(
-    net: Net, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_inputs_are_written_when_rows_change_and_else_advance_there(net: Net, monkeypatch: pytest.MonkeyPatch) -> None:
     """At 256 rows, building them from lists for each step took a third of the host's time."""
     writes, write = list[int](), DecodeStep._write
 
@@ -192,9 +190,7 @@ def test_rows_with_holes_are_stepped_under_a_mask(net: Net, recorder: Recorder) 
 
 @pytest.mark.parametrize("replayed", [None, 1.5], ids=["nothing", "something else"])
 @torch.inference_mode()
-def test_a_replay_that_computes_something_else_is_found_and_not_used(
-    net: Net, caplog: pytest.LogCaptureFixture, replayed: float | None
-) -> None:
+def test_a_replay_that_differs_is_not_used(net: Net, caplog: pytest.LogCaptureFixture, replayed: float | None) -> None:
     """A graph captured on another device's stream is empty: the logits of the pass before it were taken for its own."""
 
     def wrong(_: torch.device) -> Capture:
@@ -219,9 +215,7 @@ def test_a_replay_that_computes_something_else_is_found_and_not_used(
 
 
 @torch.inference_mode()
-def test_few_rows_of_few_heads_have_a_bucket_for_each_order_of_length(
-    net: Net, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_few_rows_of_few_heads_have_a_bucket_an_order_of_length(net: Net, monkeypatch: pytest.MonkeyPatch) -> None:
     """With two K heads 64 rows are cut as 16 rows of eight are, whose long rows were left to few multiprocessors."""
     monkeypatch.setattr(decode, "LENGTHS", 8)
     monkeypatch.setattr(decode, "FEW_HEADS", 2 * net.model.kv.kv_heads)

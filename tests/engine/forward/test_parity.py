@@ -97,7 +97,7 @@ class Schedule:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_each_row_of_a_random_schedule_generates_what_transformers_generates_for_it_alone(
+def test_each_row_of_a_random_schedule_generates_what_transformers_does(
     seed: int, net: Net, tiny_reference: Reference
 ) -> None:
     schedule = Schedule(seed, *net)

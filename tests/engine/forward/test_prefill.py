@@ -80,9 +80,7 @@ def assert_same(found: Prefilled, expected: Plain) -> None:
 
 @pytest.mark.parametrize("grain", [1, 16])
 @pytest.mark.parametrize("chunk", [1, 7, 20, 64, 10_000])
-def test_ragged_rows_in_chunks_equal_transformers_alone(
-    net: Net, network: PreTrainedModel, chunk: int, grain: int
-) -> None:
+def test_ragged_rows_in_chunks_equal_transformers(net: Net, network: PreTrainedModel, chunk: int, grain: int) -> None:
     specs = [spec(row_id, length) for row_id, length in enumerate([5, 24, 1, 17, 24])]
     done = finish(Prefill(net.model, rows_of(*net, specs), grain=grain), chunk)
     assert done.keys() == {0, 1, 2, 3, 4}
@@ -138,9 +136,7 @@ def expected_logprobs(logits: Tensor, prompt: Sequence[int]) -> list[float]:
 
 
 @pytest.mark.parametrize("chunk", [1, 5, 16, 27])
-def test_the_log_probabilities_of_a_prompt_are_those_of_a_plain_pass(
-    net: Net, network: PreTrainedModel, chunk: int
-) -> None:
+def test_log_probabilities_of_prompts_are_those_of_a_plain_pass(net: Net, network: PreTrainedModel, chunk: int) -> None:
     """Wherever the chunks end, and also when a mate wants none."""
     specs = [spec(0, 9, prompt_logprobs=0), spec(1, 12), spec(2, 5, prompt_logprobs=3), spec(3, 1, prompt_logprobs=1)]
     done = finish(Prefill(net.model, rows_of(*net, specs)), chunk)
@@ -203,7 +199,7 @@ class Kernels(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 @torch.inference_mode()
 @pytest.mark.parametrize(("kept", "most"), [(0, 8.97 / 6), (2**30, 12.97 / 4)])
-def test_few_launches_copies_and_allocations_belong_to_one_prompt(
+def test_few_launches_and_allocations_are_one_prompts(
     net: Net, monkeypatch: pytest.MonkeyPatch, kept: int, most: float
 ) -> None:
     """From queue to batch, without the network: they were 8.97 a prompt, 12.97 where its prefix is kept."""

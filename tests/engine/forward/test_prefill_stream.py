@@ -1,10 +1,8 @@
 """The stream of prefill beside that of decode steps, with stand-ins for what only a CUDA device has."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import cast
 
 import pytest
@@ -14,56 +12,27 @@ from engine.forward.prefill_stream import PrefillStream
 from engine.kv.prefix_cache import PrefixCache
 from engine.kv.row_kv import RowKv
 from tests.engine.rows import device_of, lifecycle_of, spec
+from tests.engine.streams import Part, Stream
 from tests.tiny import Net
-
-
-@dataclass
-class Part:
-    """A tensor's stand-in: where it is, and the streams that it is recorded on."""
-
-    log: list[str]
-    is_cuda: bool = False
-    streams: list[object] = field(default_factory=list)
-
-    def to(self, device: torch.device, *, non_blocking: bool) -> Part:
-        assert non_blocking
-        self.log.append("copy")
-        return Part(self.log, is_cuda=True)
-
-    def record_stream(self, stream: object) -> None:
-        self.streams.append(stream)
-
-
-@dataclass
-class Stream:
-    log: list[str]
-    name: str
-
-    def record_event(self) -> str:
-        self.log.append(f"{self.name} records")
-        return f"event of {self.name}"
-
-    def wait_event(self, event: str) -> None:
-        self.log.append(f"{self.name} waits for {event}")
 
 
 def test_what_is_fetched_is_awaited_by_the_decode_stream_and_recorded_on_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows joined while their K and V were still on their way."""
     log: list[str] = []
-    decode = Stream(log, "decode")
+    decode = Stream("decode", log)
 
     @contextmanager
     def within(stream: Stream) -> Iterator[None]:
         log.append(f"in {stream.name}")
         yield
 
-    monkeypatch.setattr(torch.cuda, "Stream", lambda device: Stream(log, "prefill"))
+    monkeypatch.setattr(torch.cuda, "Stream", lambda device: Stream("prefill", log))
     monkeypatch.setattr(torch.cuda, "stream", within)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: decode)
     stream = PrefillStream(torch.device("cuda:1"))
-    kv = stream.fetched(RowKv(*cast("list[torch.Tensor]", [Part(log), Part(log)])))
+    kv = stream.fetched(RowKv(*cast("list[torch.Tensor]", [Part(log=log), Part(log=log)])))
     assert log == ["in prefill", "copy", "copy", "prefill records"]
-    assert [cast(Part, part).streams for part in (kv.keys, kv.values)] == [[decode], [decode]]
+    assert [cast(Part, part).streams for part in (kv.keys, kv.values)] == [["decode"], ["decode"]]
     assert stream.done, "a chunk is not said to be under way because of a copy"
     stream.await_fetched()
     stream.await_fetched()
@@ -99,9 +68,7 @@ def test_a_cpu_has_nothing_to_await() -> None:
     stream.await_fetched()
 
 
-def test_blocks_are_copied_in_a_stream_of_their_own_and_awaited_by_who_reads_them(
-    net: Net, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_blocks_are_copied_in_their_own_stream_that_readers_await(net: Net, monkeypatch: pytest.MonkeyPatch) -> None:
     """Prefill reads a block that may still be on its way, also to another device's prefill."""
     log: list[str] = []
     blocks = PrefixCache[RowKv](1 << 20, chunk=4)
@@ -120,7 +87,7 @@ def test_blocks_are_copied_in_a_stream_of_their_own_and_awaited_by_who_reads_the
     assert log == ["in", "out with 2 blocks"]
     for node in blocks._children.values():
         node.block = replace(node.block, copied=cast("torch.cuda.Event", "a copy"))
-    reader = Stream(log, "reader")
+    reader = Stream("reader", log)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: reader)
     lifecycle.table.admit([replace(spec(0, 9), row_id=1)])
     lifecycle.turn()

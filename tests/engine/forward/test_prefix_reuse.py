@@ -46,9 +46,7 @@ def read(
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("length", [65, 128, 129, 200, 330])
-def test_a_hit_computes_bit_for_bit_what_a_miss_computes(
-    dtype: str, length: int, tiny_folder: Path, tiny_text: Text
-) -> None:
+def test_a_hit_computes_the_bits_of_a_miss(dtype: str, length: int, tiny_folder: Path, tiny_text: Text) -> None:
     model = load(tiny_folder, dtype=dtype)
     whole = spec(0, 330)
     prefixes: PrefixCache[RowKv] = PrefixCache(2**30)
@@ -170,7 +168,7 @@ class Conversations(Schedule):
 
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("capacity", [40, 300, 10_000])
-def test_each_answer_of_conversations_is_what_transformers_alone_generates(
+def test_answers_of_conversations_are_those_of_transformers(
     seed: int, capacity: int, net: Net, tiny_reference: Reference
 ) -> None:
     """Whatever is cancelled, evicted, preempted and handed back meanwhile, in memory for `capacity` tokens."""

@@ -1,9 +1,6 @@
 """The prefix cache's blocks on a device: the memory they take, and when they are copied from the host's."""
 
-from __future__ import annotations
-
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from typing import cast
 
 import pytest
@@ -11,6 +8,7 @@ import torch
 
 from engine.kv.device_blocks import DeviceBlocks
 from engine.kv.row_kv import RowKv
+from tests.engine.streams import Part, Stream
 
 BLOCK = 2 * 2 * 3 * 4 * 5 * 4
 """Bytes of a block of four tokens."""
@@ -67,42 +65,6 @@ def test_a_part_of_the_memory_that_is_free_on_a_gpu_may_be_taken(monkeypatch: py
     assert DeviceBlocks(torch.device("cuda:1")).capacity == 2 * 2**30
 
 
-@dataclass
-class Part:
-    """Stands in for a tensor, on a device or in host memory, whose use by streams is noted."""
-
-    is_cuda: bool
-    streams: list[str] = field(default_factory=list)
-    nbytes = 3
-    shape, dtype, device = (1,), torch.float32, torch.device("cuda")
-
-    def __getitem__(self, _: object) -> Part:
-        return self
-
-    def __iter__(self) -> Iterator[Part]:
-        return iter((Part(self.is_cuda), Part(self.is_cuda)))
-
-    def to(self, device: torch.device, *, non_blocking: bool) -> Part:
-        assert non_blocking and not self.is_cuda
-        return Part(is_cuda=True)
-
-    def record_stream(self, stream: Stream) -> None:
-        self.streams.append(stream.name)
-
-
-@dataclass
-class Stream:
-    name: str
-    log: list[str]
-
-    def record_event(self) -> str:
-        self.log.append(f"{self.name} records")
-        return "copied"
-
-    def wait_event(self, event: str) -> None:
-        self.log.append(f"{self.name} waits until it is {event}")
-
-
 def test_a_block_goes_to_host_memory_in_one_stream_and_is_read_in_another(monkeypatch: pytest.MonkeyPatch) -> None:
     """A block's memory may be given away once both are done with it."""
     log: list[str] = []
@@ -121,7 +83,7 @@ def test_a_block_goes_to_host_memory_in_one_stream_and_is_read_in_another(monkey
     assert log == ["to host", "side records"] * 2 and first.in_host_memory
     use(monkeypatch, Stream("prefill", log))
     there = [blocks.read(block) for block in (other, first)]
-    assert log[4:] == ["prefill waits until it is copied"] * 2
+    assert log[4:] == ["prefill waits for event of side"] * 2
     assert streams_of(prompts) == [["side"]] * 4 and streams_of(there) == [["prefill"]] * 4
 
 

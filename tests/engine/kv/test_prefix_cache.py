@@ -118,9 +118,7 @@ PROMPTS = st.lists(st.integers(0, 2), max_size=5).map(lambda names: chunks(*name
 
 @pytest.mark.parametrize("capacity", [1, CHUNK, 3 * CHUNK, 50 * CHUNK])
 @given(steps=st.lists(st.tuples(st.booleans(), PROMPTS, st.sampled_from("ab")), max_size=30))
-def test_whatever_comes_a_block_stands_for_just_its_own_tokens(
-    capacity: int, steps: list[tuple[bool, tuple[int, ...], str]]
-) -> None:
+def test_a_block_stands_for_just_its_own_tokens(capacity: int, steps: list[tuple[bool, tuple[int, ...], str]]) -> None:
     cache: PrefixCache[Kept] = PrefixCache(capacity)
     for reads, prompt, scope in steps:
         if not reads:

@@ -53,7 +53,7 @@ def test_an_architecture_computes_through_the_arena_what_it_computes_alone(
 
 
 @pytest.mark.parametrize("lacking", [0, 1])
-def test_attention_over_runs_is_probed_where_it_serves(
+def test_runs_are_probed_where_they_serve(
     tiny_folder: Path, monkeypatch: pytest.MonkeyPatch, tiny_text: Text, lacking: int
 ) -> None:
     """Gathering attention stands in for that of a GPU; once it forgets each row's first token."""

@@ -20,16 +20,16 @@ def find(cost: Callable[[int], float], most: int = 1000, time_limit: float = 100
     return find_slots(step, most, time_limit, lambda: seconds), measured
 
 
-@pytest.mark.parametrize(
-    ("cost", "slots", "last"),
-    [
-        (lambda rows: 1.0, 128, 128),  # weights alone bind
-        (lambda rows: rows, 8, 16),  # arithmetic alone
-        (lambda rows: max(1.0, rows / 32), 32, 64),
-        (lambda rows: max(1.0, rows / 64) if rows < 100 else 2.2, 64, 128),  # it becomes worse
-        (lambda rows: 1 + rows / 10, 64, 128),  # both: 64 bring 13 % more than 32, 128 7 % more than 64
-    ],
-)
+GAINS = [
+    (lambda rows: 1.0, 128, 128),  # weights alone bind
+    (lambda rows: rows, 8, 16),  # arithmetic alone
+    (lambda rows: max(1.0, rows / 32), 32, 64),
+    (lambda rows: max(1.0, rows / 64) if rows < 100 else 2.2, 64, 128),  # it becomes worse
+    (lambda rows: 1 + rows / 10, 64, 128),  # both: 64 bring 13 % more than 32, 128 7 % more than 64
+]
+
+
+@pytest.mark.parametrize(("cost", "slots", "last"), GAINS)
 def test_twice_as_many_rows_must_bring_a_tenth(cost: Callable[[int], float], slots: int, last: int) -> None:
     assert find(cost)[0] == (slots, True) and find(cost)[1][-1] == last
 

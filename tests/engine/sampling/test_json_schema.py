@@ -163,7 +163,7 @@ ODD: dict[str, tuple[Any, dict[str, Any], list[str]]] = {
 
 
 @pytest.mark.parametrize("case", ODD.values(), ids=ODD)
-def test_of_a_lenient_schema_all_binds_that_can_and_the_rest_is_named(
+def test_of_a_lenient_schema_all_binds_that_can(
     case: tuple[dict[str, Any], dict[str, Any], list[str]],
 ) -> None:
     schema, left, where = case

@@ -31,17 +31,13 @@ BOUNDS = st.tuples(st.integers(1, 5), st.integers(1, 12), st.integers(2, 4))
 
 
 @given(st.lists(st.integers(0, 2), max_size=60), BOUNDS)
-def test_it_fires_where_a_plain_search_of_all_tokens_first_finds_a_repetition(
-    tokens: list[int], bounds: tuple[int, int, int]
-) -> None:
+def test_it_fires_where_a_plain_search_first_finds_one(tokens: list[int], bounds: tuple[int, int, int]) -> None:
     ends = range(1, len(tokens) + 1)
     assert fired(tokens, *bounds) == next((end for end in ends if repeats(tokens[:end], *bounds)), None)
 
 
 @given(st.lists(st.integers(0, 9), max_size=400), st.lists(st.integers(0, 9), min_size=1, max_size=LONGEST_PERIOD))
-def test_any_run_up_to_the_longest_period_is_noticed_before_it_has_covered_more_than_it_must(
-    beginning: list[int], run: list[int]
-) -> None:
+def test_any_run_up_to_the_longest_period_is_noticed_when_it_must_be(beginning: list[int], run: list[int]) -> None:
     covered = max(LEAST_TOKENS, LEAST_TIMES * len(run))
     place = fired(beginning + run * (covered // len(run) + 1))
     assert place is not None and place <= len(beginning) + covered

@@ -49,9 +49,7 @@ def test_greedy_takes_the_likeliest_and_the_first_of_equals(tiny_text: Text) -> 
 
 @pytest.mark.parametrize("temperature", [0.5, 1.0, 2.0])
 @pytest.mark.parametrize("params", [{}, {"top_k": 4}])
-def test_draws_are_distributed_as_the_temperature_says(
-    tiny_text: Text, temperature: float, params: dict[str, Any]
-) -> None:
+def test_draws_are_spread_as_the_temperature_says(tiny_text: Text, temperature: float, params: dict[str, Any]) -> None:
     """Chi-square below its 99.9 % bound at three degrees of freedom; seeds are fixed, so this never flickers."""
     found = tokens_of_seeds(tiny_text, 3000, SHARES, temperature=temperature, **params)
     powers = [share ** (1 / temperature) for share in SHARES]
@@ -211,7 +209,7 @@ def test_a_draw_among_the_likeliest_is_one_from_the_whole_vocabulary_in_order(
     assert chosen(rows, logits) == expected
 
 
-def test_a_vocabulary_is_sorted_for_those_rows_alone_whose_likeliest_do_not_settle_it(
+def test_a_vocabulary_is_sorted_only_where_the_likeliest_do_not_settle_it(
     tiny_text: Text, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sizes, plain = [], drawing._draw_sorted
@@ -323,9 +321,7 @@ def mixed_rows(text: Text) -> list[Row]:
 
 @settings(max_examples=40, deadline=None)
 @given(order=st.permutations(range(18)), size=st.integers(1, 18), seed=st.integers(0, 1000))
-def test_a_rows_token_does_not_depend_on_its_neighbours(
-    tiny_text: Text, order: list[int], size: int, seed: int
-) -> None:
+def test_a_rows_token_depends_on_no_neighbour(tiny_text: Text, order: list[int], size: int, seed: int) -> None:
     rows = mixed_rows(tiny_text)
     logits = 3 * torch.randn(18, 50, generator=torch.Generator().manual_seed(seed))
     alone = [chosen([row], logits[place : place + 1])[0] for place, row in enumerate(rows)]

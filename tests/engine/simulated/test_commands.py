@@ -196,7 +196,7 @@ def test_every_row_ends_once_with_exactly_its_tokens(
 
 @settings(max_examples=25, deadline=None)
 @given(ADMISSIONS, COSTS)
-def test_the_same_orders_bring_the_same_reports(
+def test_equal_orders_bring_equal_reports(
     admissions: list[tuple[float, BatchPolicy, list[tuple[int, int, int]]]], cost: Bilinear
 ) -> None:
     one, two = (_play(cost, 16, admissions) for _ in range(2))

@@ -139,9 +139,7 @@ async def test_ctrl_c_leaves_a_result_of_what_ran(tmp_path: Path) -> None:
     assert "Traceback" not in err.decode()
 
 
-async def test_agents_runs_go_on_a_pause_after_each_answer_with_what_was_said_before(
-    live_url: str, tmp_path: Path
-) -> None:
+async def test_agents_runs_go_on_a_pause_after_each_answer_with_all_before(live_url: str, tmp_path: Path) -> None:
     """A word is several tokens of the tiny network; the seed is one whose pauses are short, 0.4 s together."""
     sizes = ("--program-scale", "0.0002", "--max-input-len", "12", "--max-output-len", "3")
     flags = ["--dataset-name", "programs", "--num-prompts", "3", *sizes, "--seed", "9"]

@@ -64,27 +64,27 @@ def test_result_flags() -> None:
     assert read("--metric-percentiles", "25,99.9").metric_percentiles == (25, 99.9)
 
 
-@pytest.mark.parametrize(
-    ("flag", "value", "message"),
-    [
-        ("--request-rate", "0", "is not a number above 0"),
-        ("--request-rate", "nan", "above 0"),
-        ("--request-rate", "fast", "is not a number above 0"),
-        ("--burstiness", "-1", "above 0"),
-        ("--cancel-rate", "1.5", "between 0 and 1"),
-        ("--num-prompts", "0", "at least 1"),
-        ("--num-prompts", "many", "is not a whole number of at least 1"),
-        ("--header", "a", "KEY=VALUE"),
-        ("--extra-body", "[1]", "not a JSON object"),
-        ("--extra-body", "{", "not a JSON object"),
-        ("--percentile-metrics", "ttft,latency", "'latency' is none of ttft"),
-        ("--metric-percentiles", "0,50", "above 0 and at most 100"),
-        ("--metric-percentiles", "p99", "above 0 and at most 100"),
-        ("--goodput", "itl:5", "with a name of ttft"),
-        ("--goodput", "ttft", "is not NAME:MILLISECONDS"),
-        ("--goodput", "ttft:-1", "is not NAME:MILLISECONDS"),
-    ],
-)
+REFUSED = [
+    ("--request-rate", "0", "is not a number above 0"),
+    ("--request-rate", "nan", "above 0"),
+    ("--request-rate", "fast", "is not a number above 0"),
+    ("--burstiness", "-1", "above 0"),
+    ("--cancel-rate", "1.5", "between 0 and 1"),
+    ("--num-prompts", "0", "at least 1"),
+    ("--num-prompts", "many", "is not a whole number of at least 1"),
+    ("--header", "a", "KEY=VALUE"),
+    ("--extra-body", "[1]", "not a JSON object"),
+    ("--extra-body", "{", "not a JSON object"),
+    ("--percentile-metrics", "ttft,latency", "'latency' is none of ttft"),
+    ("--metric-percentiles", "0,50", "above 0 and at most 100"),
+    ("--metric-percentiles", "p99", "above 0 and at most 100"),
+    ("--goodput", "itl:5", "with a name of ttft"),
+    ("--goodput", "ttft", "is not NAME:MILLISECONDS"),
+    ("--goodput", "ttft:-1", "is not NAME:MILLISECONDS"),
+]
+
+
+@pytest.mark.parametrize(("flag", "value", "message"), REFUSED)
 def test_values_that_are_refused(flag: str, value: str, message: str) -> None:
     with pytest.raises(argparse.ArgumentError, match=message):
         parse(flag, value)
@@ -93,16 +93,16 @@ def test_values_that_are_refused(flag: str, value: str, message: str) -> None:
 FOREVER = resource.RLIM_INFINITY
 
 
-@pytest.mark.parametrize(
-    ("limits", "connections", "expected"),
-    [
-        ((1024, 8192), 2000, (2000, 8192)),
-        ((1024, FOREVER), 2000, (2000, FOREVER)),
-        ((1024, 1500), 2000, (1500, 1500)),
-        ((1024, 8192), 10, None),
-        ((FOREVER, FOREVER), 10**6, None),
-    ],
-)
+OPEN_FILES = [
+    ((1024, 8192), 2000, (2000, 8192)),
+    ((1024, FOREVER), 2000, (2000, FOREVER)),
+    ((1024, 1500), 2000, (1500, 1500)),
+    ((1024, 8192), 10, None),
+    ((FOREVER, FOREVER), 10**6, None),
+]
+
+
+@pytest.mark.parametrize(("limits", "connections", "expected"), OPEN_FILES)
 def test_the_limit_of_open_files_is_raised_as_far_as_needed_and_allowed(
     limits: tuple[int, int], connections: int, expected: tuple[int, int] | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:

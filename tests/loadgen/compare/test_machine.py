@@ -49,20 +49,20 @@ FLAGS = (
 )
 
 
-@pytest.mark.parametrize(
-    ("text", "shown"),
-    [
-        ("--dtype float32 --api-key s3cret s3cret2 --recompute", "--dtype float32 --api-key (hidden) --recompute"),
-        ("--api-key=s3cret --seed=3", "--api-key=(hidden) --seed=3"),
-        ("--api-key-file keys.txt", "--api-key-file keys.txt"),
-        (
-            "no server answers at http://me:s3cret@gpu:8000/v1/models",
-            "no server answers at http://(hidden)@gpu:8000/v1/models",
-        ),
-        ("http://b/v1?key=s3cret&v=1#top", "http://b/v1?key=(hidden)&v=1#top"),
-        ("mail me@home or see http://a/b@c", "mail me@home or see http://a/b@c"),
-    ],
-)
+TEXTS = [
+    ("--dtype float32 --api-key s3cret s3cret2 --recompute", "--dtype float32 --api-key (hidden) --recompute"),
+    ("--api-key=s3cret --seed=3", "--api-key=(hidden) --seed=3"),
+    ("--api-key-file keys.txt", "--api-key-file keys.txt"),
+    (
+        "no server answers at http://me:s3cret@gpu:8000/v1/models",
+        "no server answers at http://(hidden)@gpu:8000/v1/models",
+    ),
+    ("http://b/v1?key=s3cret&v=1#top", "http://b/v1?key=(hidden)&v=1#top"),
+    ("mail me@home or see http://a/b@c", "mail me@home or see http://a/b@c"),
+]
+
+
+@pytest.mark.parametrize(("text", "shown"), TEXTS)
 def test_texts_lose_keys_and_nothing_else(text: str, shown: str) -> None:
     assert hide(text) == shown
 

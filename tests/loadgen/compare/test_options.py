@@ -61,20 +61,20 @@ def test_every_rate_meets_every_burstiness_but_all_at_once_knows_none() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        (["--strategies", "vs"], "nothing to compare"),
-        ([], "nothing to compare"),
-        (["--strategies", "vs,fast"], "--strategies: fast is none of the strategies, which are vs, "),
-        (["--strategies", "vs,baton", "--serve-args=--port=9"], "leave --port out"),
-        (["--strategies", "vs,baton", "--serve-args=--api-key=s3cret"], "leave --api-key out, the comparison sets it"),
-        (["--strategies", "vs,baton", "--serve-args", "'"], "No closing quotation"),
-        (["--strategies", "vs", "--urls", "vs=http://a"], "the name vs is taken"),
-        (["tiny", "--urls", "a=http://a,b=http://b"], "give --model"),
-        (["--strategies", "vs,baton", "--burstinesses", "2"], "needs --request-rates"),
-    ],
-)
+APART = [
+    (["--strategies", "vs"], "nothing to compare"),
+    ([], "nothing to compare"),
+    (["--strategies", "vs,fast"], "--strategies: fast is none of the strategies, which are vs, "),
+    (["--strategies", "vs,baton", "--serve-args=--port=9"], "leave --port out"),
+    (["--strategies", "vs,baton", "--serve-args=--api-key=s3cret"], "leave --api-key out, the comparison sets it"),
+    (["--strategies", "vs,baton", "--serve-args", "'"], "No closing quotation"),
+    (["--strategies", "vs", "--urls", "vs=http://a"], "the name vs is taken"),
+    (["tiny", "--urls", "a=http://a,b=http://b"], "give --model"),
+    (["--strategies", "vs,baton", "--burstinesses", "2"], "needs --request-rates"),
+]
+
+
+@pytest.mark.parametrize(("flags", "message"), APART)
 def test_flags_that_do_not_go_together(flags: list[str], message: str) -> None:
     with pytest.raises(UserError, match="(?s).*" + message.replace(".", r"\.").replace("(", r"\(")):
         plan(*flags)

@@ -53,16 +53,16 @@ def read(shown: Comparison) -> Reader:
     return Reader(make_page(shown, SETTING))
 
 
-@pytest.mark.parametrize(
-    "points",
-    [
-        POINTS,
-        POINTS[:1],
-        (LoadPoint(),),
-        (LoadPoint(1.0, 0.5), LoadPoint(1.0, 2.0)),
-        (*POINTS, LoadPoint(float("inf"))),
-    ],
-)
+LOADS = [
+    POINTS,
+    POINTS[:1],
+    (LoadPoint(),),
+    (LoadPoint(1.0, 0.5), LoadPoint(1.0, 2.0)),
+    (*POINTS, LoadPoint(float("inf"))),
+]
+
+
+@pytest.mark.parametrize("points", LOADS)
 def test_it_is_well_formed_with_described_plots_of_every_load(points: tuple[LoadPoint, ...]) -> None:
     seen = read(comparison(APART, points))
     lines, alone = divmod(len(points), 3) if len(points) > 2 else (0, len(points))
@@ -89,13 +89,13 @@ def test_it_names_the_machine_versions_seeds_and_commands() -> None:
     assert "lengthwise serve 'tiny model' --strategy magnus" in said
 
 
-@pytest.mark.parametrize(
-    ("requests", "expected"),
-    [
-        (4, "Each server was warmed up with 4 requests before each of its turns, which the figures leave out."),
-        (0, "No server was warmed up (--num-warmups 0): what is slow at first is part of the figures."),
-    ],
-)
+WARMED = [
+    (4, "Each server was warmed up with 4 requests before each of its turns, which the figures leave out."),
+    (0, "No server was warmed up (--num-warmups 0): what is slow at first is part of the figures."),
+]
+
+
+@pytest.mark.parametrize(("requests", "expected"), WARMED)
 def test_it_tells_how_servers_were_warmed_up(requests: int, expected: str) -> None:
     held = comparison(APART)
     warmed = replace(held, flags=replace(held.flags, num_warmups=requests))

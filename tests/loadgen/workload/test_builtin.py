@@ -26,10 +26,6 @@ def drawn(material: Material, number: int, seed: int = 0) -> list[Sample]:
     return list(itertools.islice(samples(material, random.Random(seed)), number))
 
 
-def test_the_tasks_are_magnus_eight() -> None:
-    assert len({task.name for task in TASKS}) == len({task.instruction for task in TASKS}) == 8
-
-
 def test_every_task_gets_the_same_share_of_requests_that_nearly_all_differ(material: Material) -> None:
     found = drawn(material, 160)
     assert set(Counter(sample.label for sample in found).values()) == {20}

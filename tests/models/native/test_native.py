@@ -116,9 +116,7 @@ def round_inputs(values: Tensor) -> Tensor:
 @pytest.mark.skipif(not MULTIPLIES_LEVELS, reason="this CPU has no AVX-512 VNNI")
 @pytest.mark.parametrize("quantization", [Quantization.INT8, Quantization.INT4])
 @pytest.mark.parametrize("sizes", [{}, {"head_dim": 20, "intermediate_size": 100}], ids=str)
-def test_weights_in_few_bits_are_their_levels(
-    tmp_path: Path, sizes: dict[str, int], quantization: Quantization
-) -> None:
+def test_weights_of_few_bits_are_levels(tmp_path: Path, sizes: dict[str, int], quantization: Quantization) -> None:
     library = find_library() or pytest.fail("no library")
     folder = build(tmp_path, "Llama", {**GROUPED, "tie_word_embeddings": False, **sizes})
     reference = plain(folder)
@@ -216,9 +214,7 @@ def test_in_bfloat16_it_is_nearer_to_float32_than_the_decoder_of_torch(tiny_fold
 
 
 @pytest.mark.parametrize("sizes", [{}, {"head_dim": 64}, {"head_dim": 80}, {"head_dim": 20}], ids=str)
-def test_in_bfloat16_neither_neighbours_nor_cuts_change_a_bit(
-    tmp_path: Path, sizes: dict[str, int], library: Library
-) -> None:
+def test_in_bfloat16_neighbours_and_cuts_change_no_bit(tmp_path: Path, sizes: dict[str, int], library: Library) -> None:
     if not library.computes_bfloat16:
         pytest.skip("this build computes in float32")
     folder = build(tmp_path, "Llama", {**GROUPED, **sizes})

@@ -123,9 +123,7 @@ def test_auto_keeps_weights_of_16_bits_in_16_bits_unless_told_otherwise(
 
 
 @pytest.mark.parametrize(("quantization", "likeness"), [("float16", 0.99999), ("int8", 0.999), ("int4", 0.9)])
-def test_a_network_of_fewer_bits_and_its_twin_are_near_float32(
-    folder: Path, quantization: str, likeness: float
-) -> None:
+def test_networks_of_fewer_bits_are_near_float32(folder: Path, quantization: str, likeness: float) -> None:
     plain = load(folder, dtype="float32", quantization="none")
     if not halves(torch.float32, plain.device):
         pytest.skip("this build of torch lacks the kernels")
@@ -173,9 +171,7 @@ CONTEXTS = [
 
 
 @pytest.mark.parametrize(("kind", "extra", "context"), CONTEXTS)
-def test_the_context_ends_where_a_window_forgets(
-    tmp_path: Path, kind: str, extra: dict[str, Any], context: int
-) -> None:
+def test_a_context_ends_where_a_window_forgets(tmp_path: Path, kind: str, extra: dict[str, Any], context: int) -> None:
     assert load(build(tmp_path, kind, {**GROUPED, **extra})).context_length == context
 
 

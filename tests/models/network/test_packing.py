@@ -62,9 +62,7 @@ def test_a_row_gets_the_same_among_few_and_among_many(kind: type[InferenceLinear
 @pytest.mark.parametrize("kind", [Int8Linear, Int4Linear])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("bias", [True, False])
-def test_both_sides_of_the_switch_are_equal(
-    kind: type[Int8Linear | Int4Linear], dtype: torch.dtype, bias: bool
-) -> None:
+def test_both_sides_of_a_switch_are_equal(kind: type[Int8Linear | Int4Linear], dtype: torch.dtype, bias: bool) -> None:
     """In float32 they differ in the order of sums, which rounding hides but where a sum is near a tie.
 
     In bfloat16 by one more rounding besides: of the sums (8 bits) or of each weight (4 bits).
@@ -127,16 +125,16 @@ def network() -> nn.Sequential:
     return nn.Sequential(plain(64, 64), nn.Sequential(plain(64, 64), Special(64, 64)), wide, odd).requires_grad_(False)
 
 
-@pytest.mark.parametrize(
-    ("quantization", "kinds"),
-    [
-        ("none", ["PackedLinear", "PackedLinear", "Special", "PackedLinear", "PackedLinear"]),
-        ("float16", ["HalfLinear", "HalfLinear", "Special", "HalfLinear", "HalfLinear"]),
-        ("int8", ["Int8Linear", "Int8Linear", "Special", "Int8Linear", "PackedLinear"]),
-        ("int4", ["Int4Linear", "Int4Linear", "Special", "Int8Linear", "PackedLinear"]),
-        ("fp8", ["Fp8Linear", "Fp8Linear", "Special", "PackedLinear", "PackedLinear"]),
-    ],
-)
+LAYERS = [
+    ("none", ["PackedLinear", "PackedLinear", "Special", "PackedLinear", "PackedLinear"]),
+    ("float16", ["HalfLinear", "HalfLinear", "Special", "HalfLinear", "HalfLinear"]),
+    ("int8", ["Int8Linear", "Int8Linear", "Special", "Int8Linear", "PackedLinear"]),
+    ("int4", ["Int4Linear", "Int4Linear", "Special", "Int8Linear", "PackedLinear"]),
+    ("fp8", ["Fp8Linear", "Fp8Linear", "Special", "PackedLinear", "PackedLinear"]),
+]
+
+
+@pytest.mark.parametrize(("quantization", "kinds"), LAYERS)
 def test_each_plain_layer_of_a_network_becomes_the_closest_kind_it_can(quantization: str, kinds: list[str]) -> None:
     layers = network()
     pack(layers, Quantization(quantization), layers[2])

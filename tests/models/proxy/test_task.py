@@ -47,15 +47,15 @@ def test_lengths_that_are_too_much_alike_make_no_classes(task: ProxyTask) -> Non
     assert Scale.of(ProxyTask.REGRESSION_L1, alike).centre == 5
 
 
-@pytest.mark.parametrize(
-    ("task", "outputs", "lengths"),
-    [
-        (ProxyTask.REGRESSION_L1, [[0.0], [1.0], [-9.0]], [5.5, 5.5 + math.sqrt(8.25), 1.0]),
-        (ProxyTask.CLASSIFICATION, [[0, 0, 3, 0, 0], [9, 0, 0, 0, 8]], [6.5, 2.0]),
-        (ProxyTask.BINARY, [[0.0, 0.1], [1.0, 0.0]], [8.0, 3.0]),
-        (ProxyTask.ORDINAL_L1, [[1.4], [1.6], [-3.0], [7.0]], [4.5, 6.5, 2.0, 10.0]),
-    ],
-)
+OUTPUTS = [
+    (ProxyTask.REGRESSION_L1, [[0.0], [1.0], [-9.0]], [5.5, 5.5 + math.sqrt(8.25), 1.0]),
+    (ProxyTask.CLASSIFICATION, [[0, 0, 3, 0, 0], [9, 0, 0, 0, 8]], [6.5, 2.0]),
+    (ProxyTask.BINARY, [[0.0, 0.1], [1.0, 0.0]], [8.0, 3.0]),
+    (ProxyTask.ORDINAL_L1, [[1.4], [1.6], [-3.0], [7.0]], [4.5, 6.5, 2.0, 10.0]),
+]
+
+
+@pytest.mark.parametrize(("task", "outputs", "lengths"), OUTPUTS)
 def test_an_output_means_a_length(task: ProxyTask, outputs: list[list[float]], lengths: list[float]) -> None:
     assert lengths_of(task, scale(task), torch.tensor(outputs)).tolist() == pytest.approx(lengths)
 

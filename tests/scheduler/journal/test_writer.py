@@ -81,9 +81,7 @@ def test_a_file_that_is_damaged_while_it_is_open_is_set_aside_too(path: Path) ->
     assert journal.lost == 0
 
 
-def test_the_journal_of_a_newer_version_that_runs_is_left_alone_and_one_beside_it_begun(
-    path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_newer_version_s_journal_is_left_for_one_beside_it(path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """It was renamed and its log of latest writes deleted, so that nothing was left of 240 rows."""
     with closing(connect(path)) as newer:
         newer.execute(f"PRAGMA user_version = {VERSION + 1}")
@@ -227,9 +225,7 @@ def test_a_full_disk_is_logged_once_and_writing_resumes_with_what_waited(
     journal._close()
 
 
-def test_what_stays_wrong_is_told_again_after_a_minute(
-    path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_lasting_faults_are_told(path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     journal = Journal(path, limit=2)
     for second, messages in ((0.0, 1), (59.0, 1), (60.0, 2), (119.0, 2), (120.0, 3)):
         monkeypatch.setattr("scheduler.journal.writer.time.monotonic", lambda second=second: second)

@@ -43,17 +43,17 @@ def test_where_none_was_cut_it_is_the_plain_median_and_nothing_changes(lengths: 
     assert completed(*given).tolist() == lengths
 
 
-@pytest.mark.parametrize(
-    ("answers", "expected"),
-    [
-        ([(8155, True)], [8156]),  # nothing is known of how answers end
-        ([(20, False), (30, False), (25, False), (8155, True)], [20, 30, 25, 30]),
-        ([(10, True), (20, False), (40, False)], [30, 20, 40]),  # the mean of those that became longer
-        ([(10, True), (10, False), (40, False)], [40, 10, 40]),  # one that ended there did not become longer
-        ([(100, True)] * 9 + [(20, False)], [101] * 9 + [20]),  # most answers are cut: that is what they are like
-        ([(64, True)] * 18 + [(20, False), (8155, True)], [65] * 18 + [20, 65]),
-    ],
-)
+CUT = [
+    ([(8155, True)], [8156]),  # nothing is known of how answers end
+    ([(20, False), (30, False), (25, False), (8155, True)], [20, 30, 25, 30]),
+    ([(10, True), (20, False), (40, False)], [30, 20, 40]),  # the mean of those that became longer
+    ([(10, True), (10, False), (40, False)], [40, 10, 40]),  # one that ended there did not become longer
+    ([(100, True)] * 9 + [(20, False)], [101] * 9 + [20]),  # most answers are cut: that is what they are like
+    ([(64, True)] * 18 + [(20, False), (8155, True)], [65] * 18 + [20, 65]),
+]
+
+
+@pytest.mark.parametrize(("answers", "expected"), CUT)
 def test_an_answer_that_was_cut_counts_as_those_that_became_longer(answers: Answers, expected: list[float]) -> None:
     assert completed(*arrays(answers)) == pytest.approx(expected)
 

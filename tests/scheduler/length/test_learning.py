@@ -43,9 +43,7 @@ SURPRISING = [
 
 
 @pytest.mark.parametrize(("predicted", "generated", "surprising"), SURPRISING)
-def test_surprising_is_an_error_above_10_tokens_and_10_percent(
-    predicted: float, generated: int, surprising: bool
-) -> None:
+def test_errors_above_10_tokens_and_10_percent_surprise(predicted: float, generated: int, surprising: bool) -> None:
     assert surprises([row(predicted, generated)]) == ((row(predicted, generated),) if surprising else ())
 
 

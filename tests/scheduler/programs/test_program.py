@@ -1,7 +1,5 @@
 """What is expected of a program by those of its kind."""
 
-from __future__ import annotations
-
 import math
 import random
 

@@ -59,22 +59,22 @@ def test_copies_are_a_line() -> None:
     assert MODEL.copy(1000.0) == 0
 
 
-@pytest.mark.parametrize(
-    ("reading", "copying", "kept"),
-    [
-        ((2, 1), (1, 6), 5),  # 2·4 + 1 < 4 + 6, and 2·5 + 1 = 5 + 6
-        ((2, 1), (1, 1), 0),
-        ((2, 10), (3, 4), NEVER),  # 2·6 + 10 = 3·6 + 4
-        ((2, 1), (2, 1), 0),
-        ((2, 1), (2, 2), NEVER),
-        ((2, 1), (3, 2), NEVER),
-        ((2, 1), (3, 1), NEVER),
-        ((2, 1), (0, 0), 0),
-        ((0, 0), (0, 0), 0),
-        ((5e-324, 0), (0, 1), NEVER),
-        ((0, 1), (5e-324, 0), 0),
-    ],
-)
+KEPT = [
+    ((2, 1), (1, 6), 5),  # 2·4 + 1 < 4 + 6, and 2·5 + 1 = 5 + 6
+    ((2, 1), (1, 1), 0),
+    ((2, 10), (3, 4), NEVER),  # 2·6 + 10 = 3·6 + 4
+    ((2, 1), (2, 1), 0),
+    ((2, 1), (2, 2), NEVER),
+    ((2, 1), (3, 2), NEVER),
+    ((2, 1), (3, 1), NEVER),
+    ((2, 1), (0, 0), 0),
+    ((0, 0), (0, 0), 0),
+    ((5e-324, 0), (0, 1), NEVER),
+    ((0, 1), (5e-324, 0), 0),
+]
+
+
+@pytest.mark.parametrize(("reading", "copying", "kept"), KEPT)
 def test_k_and_v_are_kept_if_that_pays(reading: tuple[float, float], copying: tuple[float, float], kept: int) -> None:
     assert kept_from(Bilinear(*reading, 100, 100, 0, 0, 0, 0, *copying)) == kept
 
@@ -149,16 +149,16 @@ def test_whatever_was_measured_more_never_costs_less(seconds: list[float]) -> No
     assert 0 <= found.serve(1, 1, 1) <= found.serve(2, 1, 1) <= found.serve(2, 300, 1) <= found.serve(2, 300, 50)
 
 
-@pytest.mark.parametrize(
-    "cells",
-    [
-        [],
-        [(1, 16), (2, 16), (1, 32)],
-        [(1, 16), (1, 32), (1, 64), (1, 128), (1, 256)],
-        [(1, 16), (2, 16), (3, 16), (4, 16), (5, 16)],
-        [(1, 16), (1, 16), (2, 32), (2, 32), (1, 16)],
-    ],
-)
+UNDETERMINED = [
+    [],
+    [(1, 16), (2, 16), (1, 32)],
+    [(1, 16), (1, 32), (1, 64), (1, 128), (1, 256)],
+    [(1, 16), (2, 16), (3, 16), (4, 16), (5, 16)],
+    [(1, 16), (1, 16), (2, 32), (2, 32), (1, 16)],
+]
+
+
+@pytest.mark.parametrize("cells", UNDETERMINED)
 def test_timings_that_do_not_determine_a_model_are_refused(cells: list[tuple[int, int]]) -> None:
     few = [Timing(*cell, 1.0) for cell in cells]
     with pytest.raises(ValueError, match="prefill timings do not determine a model: two batch sizes at two lengths"):

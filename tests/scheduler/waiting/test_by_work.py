@@ -65,9 +65,7 @@ PRICES = Prices(prompt=1.0, entry=0.0, token=1.0, cell=0.0)
     ("length", "generated", "level"),
     [(1, 0, 0), (1, 1, 1), (1, 2, 2), (1, 6, 3), (8, 0, 3), (8, 1, 4), (8, 15, 4), (8, 16, 5), (5, 2, 3), (5, 3, 4)],
 )
-def test_a_request_joins_where_its_prompt_fits_and_sinks_as_it_is_served(
-    length: int, generated: int, level: int
-) -> None:
+def test_a_request_joins_where_its_prompt_fits_and_then_sinks(length: int, generated: int, level: int) -> None:
     """With a prompt of 8 it joins at level 3, whose quantum of 8 that uses up; level 4 lets it have 16 more."""
     one = request(length=length)
     one.generated = generated

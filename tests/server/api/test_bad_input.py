@@ -151,9 +151,7 @@ def check_error(reply: Any, status: int) -> dict[str, str]:
 
 
 @pytest.mark.parametrize(("request_", "param", "code"), BAD.values(), ids=BAD)
-async def test_bad_input_is_refused_and_nobody_else_notices(
-    live: Live, request_: tuple[str, bytes], param: str | None, code: str
-) -> None:
+async def test_bad_input_harms_nobody(live: Live, request_: tuple[str, bytes], param: str | None, code: str) -> None:
     live.dispatcher.pause, status = 1, 404 if code == "model_not_found" else 400
     body = orjson.dumps(chat_body(stream=True))
     async with live.session.post(live.url + CHAT, data=body) as other:

@@ -15,18 +15,16 @@ async def test_a_completion_is_sixteen_tokens_long_unless_told_otherwise(live: L
     assert reply["choices"][0]["text"] == ANSWER.encode()[:16].decode(errors="ignore")
 
 
-@pytest.mark.parametrize(
-    ("prompt", "expected"),
-    [
-        ("Hi", [(72, 105)]),
-        ([72, 105], [(72, 105)]),
-        (["Hi", "é"], [(72, 105), (195, 169)]),
-        ([[72], [105, END]], [(72,), (105, END)]),
-    ],
-)
-async def test_prompts_are_texts_or_ids_one_or_more(
-    live: Live, prompt: object, expected: list[tuple[int, ...]]
-) -> None:
+PROMPTS = [
+    ("Hi", [(72, 105)]),
+    ([72, 105], [(72, 105)]),
+    (["Hi", "é"], [(72, 105), (195, 169)]),
+    ([[72], [105, END]], [(72,), (105, END)]),
+]
+
+
+@pytest.mark.parametrize(("prompt", "expected"), PROMPTS)
+async def test_prompts_are_texts_or_ids(live: Live, prompt: object, expected: list[tuple[int, ...]]) -> None:
     reply = await live.complete(prompt=prompt, max_tokens=99)
     assert [request.prompt for request in live.dispatcher.submitted] == expected
     assert [choice["index"] for choice in reply["choices"]] == list(range(len(expected)))

@@ -31,14 +31,14 @@ async def measured(live: Live) -> None:
         await live.chat()
 
 
-@pytest.mark.parametrize(
-    "body",
-    [
-        chat_body(max_tokens=8, prompt=None, input=None),
-        {"prompt": "user:Hi\nassistant:", "max_tokens": 8},
-        {"input": "Hi"},
-    ],
-)
+BODIES = [
+    chat_body(max_tokens=8, prompt=None, input=None),
+    {"prompt": "user:Hi\nassistant:", "max_tokens": 8},
+    {"input": "Hi"},
+]
+
+
+@pytest.mark.parametrize("body", BODIES)
 async def test_the_body_of_each_generating_call_is_estimated_and_not_queued(live: Live, body: dict[str, Any]) -> None:
     await measured(live)
     submitted = len(live.dispatcher.submitted)
@@ -70,18 +70,18 @@ async def test_an_estimate_is_given_while_the_queue_is_full() -> None:
         live.dispatcher.release()
 
 
-@pytest.mark.parametrize(
-    ("body", "param"),
-    [
-        *(({}, "messages"), ({"messages": []}, "messages"), ({"prompt": "x", "max_tokens": 0}, "max_tokens")),
-        ({"messages": None}, "messages"),
-        (chat_body(prompt="x"), "messages"),
-        ({"input": "x", "prompt": "x"}, "messages"),
-        ({"input": "x" * 5000}, "input"),
-        ({"input": "x", "text": {"format": {"type": "json_schema", "name": "x", "schema": 5}}}, "text"),
-        ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "input"),
-    ],
-)
+REFUSED = [
+    *(({}, "messages"), ({"messages": []}, "messages"), ({"prompt": "x", "max_tokens": 0}, "max_tokens")),
+    ({"messages": None}, "messages"),
+    (chat_body(prompt="x"), "messages"),
+    ({"input": "x", "prompt": "x"}, "messages"),
+    ({"input": "x" * 5000}, "input"),
+    ({"input": "x", "text": {"format": {"type": "json_schema", "name": "x", "schema": 5}}}, "text"),
+    ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "input"),
+]
+
+
+@pytest.mark.parametrize(("body", "param"), REFUSED)
 async def test_what_a_call_is_refused_for_the_estimate_is_too(live: Live, body: dict[str, Any], param: str) -> None:
     status, told, _ = await ask(live, ESTIMATE, body)
     assert (status, told["error"]["param"]) == (400, param)

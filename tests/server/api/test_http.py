@@ -96,7 +96,7 @@ ENCODINGS = [
 
 
 @pytest.mark.parametrize(("path", "encoding", "told"), ENCODINGS)
-async def test_an_encoding_that_is_not_read_is_415_and_a_broken_one_400(
+async def test_an_unread_encoding_is_415_and_a_broken_one_400(
     tmp_path: Path, path: str, encoding: str, told: tuple[int, str]
 ) -> None:
     async with live_server(files=FilesPlace(tmp_path, 10_000)) as live:

@@ -1,7 +1,5 @@
 """Promises that are told, asked for and refused."""
 
-from __future__ import annotations
-
 import time
 from datetime import UTC, datetime, timedelta
 from typing import Any

@@ -80,7 +80,7 @@ async def test_tokens_that_several_choices_get_in_one_step_leave_in_one_write(li
     assert [text_of(parse_events(b"".join(chunks)), index) for index in range(8)] == [ANSWER] * 8
 
 
-async def test_a_stream_that_waits_gets_nothing_but_blank_lines_so_that_every_reader_gets_the_event_behind_them(
+async def test_a_stream_that_waits_gets_blank_lines_so_that_every_reader_gets_what_is_behind(
     live: Live,
 ) -> None:
     """Comments went out here: a reader that trims what arrives lost every event behind one."""

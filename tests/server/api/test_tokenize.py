@@ -37,22 +37,22 @@ async def test_tokens_are_joined_with_control_tokens_written_out(live: Live) -> 
     assert (await live.post("/detokenize", {"tokens": []}))[1] == {"prompt": ""}
 
 
-@pytest.mark.parametrize(
-    ("path", "body", "status", "param"),
-    [
-        ("/tokenize", {}, 400, "prompt"),
-        ("/tokenize", {"prompt": "Hi", "messages": TURNS}, 400, "prompt"),
-        *(("/tokenize", {"prompt": prompt}, 400, "prompt") for prompt in (UNKNOWN, "x" * 1000, 7)),
-        ("/tokenize", {"messages": []}, 400, "messages"),
-        ("/tokenize", {"messages": TURNS, "add_special_tokens": True}, 400, "add_special_tokens"),
-        ("/tokenize", {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, 400, "messages"),
-        ("/tokenize", {"messages": TURNS, "chat_template_kwargs": {"a": []}}, 400, "chat_template_kwargs"),
-        ("/detokenize", {}, 400, "tokens"),
-        *(("/detokenize", {"tokens": [token]}, 400, "tokens") for token in (END + 1, -1, "a")),
-        ("/tokenize", {"prompt": "Hi", "model": "other"}, 404, "model"),
-        ("/detokenize", {"tokens": [1], "model": "other"}, 404, "model"),
-    ],
-)
+WRONG = [
+    ("/tokenize", {}, 400, "prompt"),
+    ("/tokenize", {"prompt": "Hi", "messages": TURNS}, 400, "prompt"),
+    *(("/tokenize", {"prompt": prompt}, 400, "prompt") for prompt in (UNKNOWN, "x" * 1000, 7)),
+    ("/tokenize", {"messages": []}, 400, "messages"),
+    ("/tokenize", {"messages": TURNS, "add_special_tokens": True}, 400, "add_special_tokens"),
+    ("/tokenize", {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, 400, "messages"),
+    ("/tokenize", {"messages": TURNS, "chat_template_kwargs": {"a": []}}, 400, "chat_template_kwargs"),
+    ("/detokenize", {}, 400, "tokens"),
+    *(("/detokenize", {"tokens": [token]}, 400, "tokens") for token in (END + 1, -1, "a")),
+    ("/tokenize", {"prompt": "Hi", "model": "other"}, 404, "model"),
+    ("/detokenize", {"tokens": [1], "model": "other"}, 404, "model"),
+]
+
+
+@pytest.mark.parametrize(("path", "body", "status", "param"), WRONG)
 async def test_wrong_bodies_are_refused(live: Live, path: str, body: object, status: int, param: str | None) -> None:
     answered, reply = await live.post(path, body)
     assert (answered, reply["error"]["param"]) == (status, param), reply

@@ -1,7 +1,5 @@
 """How many of the project's own functions a streamed chat calls on the event loop of a real server with the default."""
 
-from __future__ import annotations
-
 import socket
 import sys
 from collections import Counter

@@ -142,10 +142,6 @@ def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
         load_config({}, {}, tmp_path / "absent.toml")
 
 
-def test_every_setting_explains_itself_in_one_line() -> None:
-    assert all(10 < len(setting.help) < 120 and "\n" not in setting.help for setting in options_of(ServeConfig))
-
-
 @pytest.mark.parametrize(("given", "device", "tokens"), [(None, "cpu", 512), (None, "cuda:1", 2048), (64, "cuda", 64)])
 def test_more_of_a_prompt_is_read_at_a_time_on_cuda(given: int | None, device: str, tokens: int) -> None:
     assert ServeConfig(max_num_batched_tokens=given).chunk_tokens(device) == tokens

@@ -116,9 +116,7 @@ def test_wrong_usage_exits_with_2(flags: list[str], said: str, capsys: pytest.Ca
 
 
 @pytest.mark.parametrize(("command", "flag"), [("gateway", "--backend"), ("chat", "--url")])
-def test_an_address_without_its_flag_is_told_that_flag(
-    command: str, flag: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_address_without_flag_is_told_it(command: str, flag: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert f"; did you mean {flag} http://a:1?\n" in misuse(capsys, command, "http://a:1")
 
 

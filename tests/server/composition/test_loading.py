@@ -52,9 +52,7 @@ def test_decode_steps_are_prepared_where_flash_attention_reads_the_arena(
 
 
 @pytest.mark.parametrize(("raw", "reason"), [(None, "No such file"), (b"\xff", "it is not UTF-8")])
-def test_a_chat_template_that_cannot_be_read_is_a_setting_s_fault(
-    raw: bytes | None, reason: str, tmp_path: Path
-) -> None:
+def test_an_unreadable_chat_template_is_a_setting_s_fault(raw: bytes | None, reason: str, tmp_path: Path) -> None:
     file = tmp_path / "template.jinja"
     if raw is not None:
         file.write_bytes(raw)

@@ -35,18 +35,18 @@ def batcher(strategy: str, **flags: Any) -> Batcher:
     return parts_for(config, [EXECUTOR], SECOND_A_TOKEN, inline).batcher
 
 
-@pytest.mark.parametrize(
-    ("flags", "fair"),
-    [
-        ({}, False),
-        ({"api_key": ("one",)}, False),
-        ({"api_key": ("one", "two")}, True),
-        ({"api_key": ("one", "two"), "fair": False}, False),
-        ({"fair": True}, True),
-        ({"api_key": ("one", "two"), "strategy": "magnus"}, False),
-        ({"strategy": "fair"}, True),
-    ],
-)
+SHARED = [
+    ({}, False),
+    ({"api_key": ("one",)}, False),
+    ({"api_key": ("one", "two")}, True),
+    ({"api_key": ("one", "two"), "fair": False}, False),
+    ({"fair": True}, True),
+    ({"api_key": ("one", "two"), "strategy": "magnus"}, False),
+    ({"strategy": "fair"}, True),
+]
+
+
+@pytest.mark.parametrize(("flags", "fair"), SHARED)
 def test_service_is_shared_out_with_two_keys_or_as_told(flags: dict[str, Any], fair: bool) -> None:
     strategy, flags = flags.get("strategy", "lengthwise"), {k: v for k, v in flags.items() if k != "strategy"}
     waiting = batcher(strategy, **flags).waiting
@@ -64,19 +64,19 @@ def test_a_batch_waits_as_long_as_it_is_told_to_fill_up() -> None:
 FOUR = ((0.0, 90.0), (1.0, 90.0), (2.0, 1.0), (3.0, 1.0))  # a long request came first, then one like it, then two short
 
 
-@pytest.mark.parametrize(
-    ("strategy", "flags", "came", "at", "rows", "served"),
-    [
-        ("lengthwise", {"out_of_turn": 0.0, "prefill_ahead": 0}, FOUR, 0.0, 1, [0, 1]),
-        ("lengthwise", {"out_of_turn": 0.5, "prefill_ahead": 0}, FOUR, 0.0, 1, [0, 2]),
-        # with a large gamma it is first come, first served
-        ("boost", {"boost_gamma": 1e-4}, ((0.0, 8.0), (1.0, 1.0)), 1.0, 1, [1, 0]),
-        ("boost", {"boost_gamma": 100.0}, ((0.0, 8.0), (1.0, 1.0)), 1.0, 1, [0, 1]),
-        # 8 tokens are 8 seconds of this machine; the short one comes when they have passed
-        ("ssjf-none", {"aging_factor": 0.5}, ((0.0, 8.0), (8.0, 1.0)), 8.0, 4, [0]),
-        ("ssjf-none", {"aging_factor": 2.0}, ((0.0, 8.0), (8.0, 1.0)), 8.0, 4, [1]),
-    ],
-)
+ORDERED = [
+    ("lengthwise", {"out_of_turn": 0.0, "prefill_ahead": 0}, FOUR, 0.0, 1, [0, 1]),
+    ("lengthwise", {"out_of_turn": 0.5, "prefill_ahead": 0}, FOUR, 0.0, 1, [0, 2]),
+    # with a large gamma it is first come, first served
+    ("boost", {"boost_gamma": 1e-4}, ((0.0, 8.0), (1.0, 1.0)), 1.0, 1, [1, 0]),
+    ("boost", {"boost_gamma": 100.0}, ((0.0, 8.0), (1.0, 1.0)), 1.0, 1, [0, 1]),
+    # 8 tokens are 8 seconds of this machine; the short one comes when they have passed
+    ("ssjf-none", {"aging_factor": 0.5}, ((0.0, 8.0), (8.0, 1.0)), 8.0, 4, [0]),
+    ("ssjf-none", {"aging_factor": 2.0}, ((0.0, 8.0), (8.0, 1.0)), 8.0, 4, [1]),
+]
+
+
+@pytest.mark.parametrize(("strategy", "flags", "came", "at", "rows", "served"), ORDERED)
 def test_flags_of_an_order_decide_what_is_served(
     strategy: str, flags: dict[str, Any], came: Sequence[tuple[float, float]], at: float, rows: int, served: list[int]
 ) -> None:
@@ -175,23 +175,23 @@ def test_it_is_written_once_a_minute_at_most(cache: Path, monkeypatch: pytest.Mo
     assert len(written) == 3 and learning.learner.changes > 10
 
 
-@pytest.mark.parametrize(
-    ("spoil", "reason"),
-    [
-        (lambda text: text[: len(text) // 2], "is not a profile"),
-        (
-            lambda text: text.replace('"version": 2', '"version": 1'),
-            f"version 1 and this program reads version {VERSION}",
-        ),
-        (lambda text: text.replace('"p1": 1,', '"p1": -1,'), "must be finite and not negative"),
-        (lambda text: text.replace('"p1": 1,', '"p1": NaN,'), "is not a profile"),
-        (lambda text: text.replace('"seconds": 0.5', '"seconds": -0.5'), "a timing is of one row or more"),
-        (lambda text: json.dumps({**json.loads(text), "conditions": None}), "is not a profile"),
-        (lambda text: text.replace("a processor", "another processor"), "is a profile of"),
-        (lambda text: text.replace("float32", "bfloat16"), "is a profile of"),
-        (lambda text: text.replace("tiny", "other"), "is a profile of"),
-    ],
-)
+UNUSABLE = [
+    (lambda text: text[: len(text) // 2], "is not a profile"),
+    (
+        lambda text: text.replace('"version": 2', '"version": 1'),
+        f"version 1 and this program reads version {VERSION}",
+    ),
+    (lambda text: text.replace('"p1": 1,', '"p1": -1,'), "must be finite and not negative"),
+    (lambda text: text.replace('"p1": 1,', '"p1": NaN,'), "is not a profile"),
+    (lambda text: text.replace('"seconds": 0.5', '"seconds": -0.5'), "a timing is of one row or more"),
+    (lambda text: json.dumps({**json.loads(text), "conditions": None}), "is not a profile"),
+    (lambda text: text.replace("a processor", "another processor"), "is a profile of"),
+    (lambda text: text.replace("float32", "bfloat16"), "is a profile of"),
+    (lambda text: text.replace("tiny", "other"), "is a profile of"),
+]
+
+
+@pytest.mark.parametrize(("spoil", "reason"), UNUSABLE)
 def test_a_file_that_cannot_be_used_is_a_warning_and_prices_are_learned_anew(
     cache: Path, caplog: pytest.LogCaptureFixture, spoil: Callable[[str], str], reason: str
 ) -> None:

@@ -69,9 +69,7 @@ def test_machines_are_measured_once(choose: Choose, tmp_path: Path) -> None:
     assert choose(device) == 64, "what is kept decides"
 
 
-def test_a_number_that_measuring_had_no_time_to_find_is_for_one_run(
-    choose: Choose, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_number_not_found_is_for_one_run(choose: Choose, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """A busy machine's first start kept 32, which was then read at all later ones."""
     busy, quiet = Device(lambda rows, columns, decodes: 2.0), Device(flat_beyond_32)
     assert choose(busy) == 32
@@ -109,9 +107,7 @@ def fastest_at(most: int) -> Any:
     return lambda rows, columns, decodes: max(0.01, 0.01 * rows / most)
 
 
-def test_a_start_beside_other_work_counts_until_a_quiet_one(
-    choose: Choose, others: list[float], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_busy_start_counts_meanwhile(choose: Choose, others: list[float], caplog: pytest.LogCaptureFixture) -> None:
     """The first start of a machine, beside two loops, kept 8 sequences for ever, where 32 are right."""
     caplog.set_level(logging.INFO)
 
@@ -163,9 +159,7 @@ def test_memory_bounds_them_unkept(choose: Choose, tiny_model: LoadedModel, tmp_
     assert not (tmp_path / "slots").exists()
 
 
-def test_beside_a_number_that_is_given_steps_are_timed_once(
-    choose: Choose, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_given_a_number_steps_are_timed_once(choose: Choose, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """The first promise of such a server was refused."""
     caplog.set_level(logging.INFO)
     device = Device(flat_beyond_32)

@@ -35,15 +35,15 @@ def test_its_first_call_is_promised_by_the_presets_prices(url: str) -> None:
     post(url, "/v1/chat/completions", {"messages": MESSAGES, "max_tokens": 5, "promise": promise})
 
 
-@pytest.mark.parametrize(
-    ("path", "body"),
-    [
-        ("/v1/chat/completions", {"messages": MESSAGES, "max_tokens": 50}),
-        ("/v1/completions", {"prompt": "Hi", "max_tokens": 50}),
-        ("/v1/messages", {"model": NAME, "messages": MESSAGES, "max_tokens": 50}),
-        ("/v1/responses", {"input": "Hi", "max_output_tokens": 50}),
-    ],
-)
+CALLS = [
+    ("/v1/chat/completions", {"messages": MESSAGES, "max_tokens": 50}),
+    ("/v1/completions", {"prompt": "Hi", "max_tokens": 50}),
+    ("/v1/messages", {"model": NAME, "messages": MESSAGES, "max_tokens": 50}),
+    ("/v1/responses", {"input": "Hi", "max_output_tokens": 50}),
+]
+
+
+@pytest.mark.parametrize(("path", "body"), CALLS)
 def test_every_reply_says_that_it_is_filler(url: str, path: str, body: dict[str, object]) -> None:
     whole: Any = json.loads(post(url, path, body))
     assert whole["model"] == NAME and f"{NAME} takes time and computes " in json.dumps(whole)

@@ -298,9 +298,7 @@ async def test_slips_of_an_operator_are_said_at_the_start(slip: str, caplog: pyt
 
 
 @pytest.mark.parametrize("path", ["/chat/completions", "/audio/speech", None])
-async def test_a_backend_is_ready_without_models_where_any_call_is_there(
-    path: str | None, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_without_models_a_backend_is_ready_by_a_call(path: str | None, caplog: pytest.LogCaptureFixture) -> None:
     missing = answer(b"", b"Connection: close", status=b"404 Not Found")
     refused = {} if path is None else {f"/v2{path}": answer(b"{}", status=b"400 No")}
     behind, good = Hostile(missing, pages=refused), Hostile()
@@ -379,14 +377,14 @@ async def test_an_estimate_comes_from_the_gateway_itself() -> None:
         await asyncio.gather(*asked)
 
 
-@pytest.mark.parametrize(
-    ("listed", "most"),
-    [
-        (b'"max_model_len": 512', 512),
-        (b'"max_model_len": "512"', 4096),
-        (b'"max_model_len": 9}, {"id": "n", "max_model_len": 64', 64),
-    ],
-)
+LISTED = [
+    (b'"max_model_len": 512', 512),
+    (b'"max_model_len": "512"', 4096),
+    (b'"max_model_len": 9}, {"id": "n", "max_model_len": 64', 64),
+]
+
+
+@pytest.mark.parametrize(("listed", "most"), LISTED)
 async def test_no_answer_is_expected_beyond_a_backends_context(listed: bytes, most: int) -> None:
     behind = Hostile(answer(EVENTS), pages={"/v1/models": plain(b'{"data": [{"id": "m", %b}]}' % listed)})
     async with gateway(behind) as gate:

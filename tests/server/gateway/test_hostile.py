@@ -1,7 +1,5 @@
 """Backends that mean ill, or are broken: none of them harms another call, and none leaves a traceback."""
 
-from __future__ import annotations
-
 import asyncio
 import gzip
 import json

@@ -1,7 +1,5 @@
 """What reaches a backend: paths, headers, keys and bodies; and what is kept apart or refused."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import Mapping

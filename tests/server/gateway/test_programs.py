@@ -1,7 +1,5 @@
 """Turns that name an earlier answer by its id find their program in a gateway, too."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import orjson

@@ -1,7 +1,5 @@
 """Wrong values get the same status, `param` and `code` from a gateway as from the server behind it."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from typing import Any

@@ -1,7 +1,5 @@
 """Slots are counted by the calls that had one at once, whatever answers' length."""
 
-from __future__ import annotations
-
 from collections import deque
 from itertools import count
 from statistics import fmean
@@ -86,9 +84,7 @@ def test_where_clients_compete_one_more_is_sent_only_now_and_then(truth: int) ->
 @pytest.mark.parametrize(
     ("play", "before", "truth", "most"), [(Play(400, clients=2), 3, 5, 6), (Play(10), 16, 4, 10)], ids=["more", "fewer"]
 )
-def test_more_slots_are_found_while_clients_compete_and_those_that_are_gone_forgotten(
-    play: Play, before: int, truth: int, most: int
-) -> None:
+def test_slots_are_found_while_clients_compete_and_forgotten(play: Play, before: int, truth: int, most: int) -> None:
     play.go_on(before, 200)
     assert truth <= play.go_on(truth, 1000)[-1] <= most
 

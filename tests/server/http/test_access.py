@@ -153,9 +153,7 @@ COUNTING = (
 
 @pytest.mark.parametrize(("path", "body"), COUNTING)
 @pytest.mark.parametrize("quota", [{"requests_per_minute": 1}, {"tokens_per_minute": 5}])
-async def test_calls_that_count_tokens_have_as_large_a_quota_of_their_own(
-    path: str, body: dict[str, object], quota: dict[str, int]
-) -> None:
+async def test_counting_calls_have_their_own_quota(path: str, body: dict[str, object], quota: dict[str, int]) -> None:
     """They had none: a key could keep the tokenizer from all others."""
     async with live_server(admission=Admission(**quota)) as live:
         assert [(await live.post(path, body))[0] for _ in range(2)] == [200, 429]
@@ -239,9 +237,7 @@ def test_a_file_that_is_not_there_is_said(tmp_path: Path) -> None:
         load_keys([], tmp_path / "absent", {})
 
 
-def test_keys_that_can_be_guessed_or_read_by_others_are_warned_of_without_showing_them(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_weak_and_readable_keys_are_warned_of_and_not_shown(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     load_keys([], keys_file(tmp_path, "hunter2\n", 0o644), {})
     warnings = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
     assert len(warnings) == 2

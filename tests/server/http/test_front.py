@@ -78,14 +78,14 @@ async def test_all_origins_may_be_let_in_and_methods_and_headers_narrowed() -> N
         assert headers["Access-Control-Allow-Headers"] == "Authorization"
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"allowed_origins": ("*",), "allow_credentials": True}, "--allow-credentials needs"),
-        ({"uds_mode": "0660"}, "--uds-mode needs --uds"),
-        ({"ssl_keyfile": Path("key.pem")}, "--ssl-keyfile needs --ssl-certfile"),
-    ],
-)
+NEEDY = [
+    ({"allowed_origins": ("*",), "allow_credentials": True}, "--allow-credentials needs"),
+    ({"uds_mode": "0660"}, "--uds-mode needs --uds"),
+    ({"ssl_keyfile": Path("key.pem")}, "--ssl-keyfile needs --ssl-certfile"),
+]
+
+
+@pytest.mark.parametrize(("settings", "message"), NEEDY)
 def test_what_needs_another_setting_is_refused_without_it(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         build_front(FrontConfig(**settings), {})
@@ -108,16 +108,16 @@ def test_a_name_is_compared_whole_without_its_port(host: str, allowed: bool) -> 
         check_host(hosts, host)
 
 
-@pytest.mark.parametrize(
-    ("config", "checked"),
-    [
-        (ServeConfig(), True),
-        (ServeConfig(host="localhost"), True),
-        (ServeConfig(host="0.0.0.0"), False),
-        (ServeConfig(api_key=(KEY,)), False),
-        (ServeConfig(uds="/tmp/socket"), False),  # type: ignore[arg-type]
-    ],
-)
+CHECKED = [
+    (ServeConfig(), True),
+    (ServeConfig(host="localhost"), True),
+    (ServeConfig(host="0.0.0.0"), False),
+    (ServeConfig(api_key=(KEY,)), False),
+    (ServeConfig(uds="/tmp/socket"), False),  # type: ignore[arg-type]
+]
+
+
+@pytest.mark.parametrize(("config", "checked"), CHECKED)
 def test_names_are_checked_where_anybody_on_the_machine_may_call(config: ServeConfig, checked: bool) -> None:
     assert (build_front(config, {}).hosts is not None) is checked
 

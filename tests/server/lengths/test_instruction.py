@@ -23,14 +23,14 @@ def test_system_messages_are_the_instruction_whatever_the_split(how: Instruction
     assert split_messages(messages, how) == SplitPrompt("Translate. \nBe brief.", "Hello\nthere\nHallo\nBye")
 
 
-@pytest.mark.parametrize(
-    ("how", "instruction", "user_input"),
-    [
-        (SYSTEM, "", "Translate:\nto German\n\nHello\n\nBye"),
-        (FIRST_LINE, "Translate:", "to German\n\nHello\n\nBye"),
-        (BLANK_LINE, "Translate:\nto German", "Hello\n\nBye"),
-    ],
-)
+SPLITS = [
+    (SYSTEM, "", "Translate:\nto German\n\nHello\n\nBye"),
+    (FIRST_LINE, "Translate:", "to German\n\nHello\n\nBye"),
+    (BLANK_LINE, "Translate:\nto German", "Hello\n\nBye"),
+]
+
+
+@pytest.mark.parametrize(("how", "instruction", "user_input"), SPLITS)
 def test_without_one_the_split_decides(how: InstructionSplit, instruction: str, user_input: str) -> None:
     text = "\nTranslate:\nto German\n\nHello\n\nBye\n"
     assert split_text(text, how) == SplitPrompt(instruction, user_input)
@@ -57,16 +57,16 @@ def test_a_conversation_without_users_is_user_input() -> None:
     assert split_messages([], FIRST_LINE) == SplitPrompt("", "")
 
 
-@pytest.mark.parametrize(
-    ("instruction", "contents", "user_input"),
-    [
-        ("Translate:", ["Translate: Hello"], "Hello"),
-        (" Be kind. ", ["Be kind. Today is Monday.", "Hello"], "Today is Monday.\nHello"),
-        ("a\nb", ["x a", "b y"], "x  y"),  # across messages
-        ("Hello", ["Hello Hello"], "Hello"),  # once
-        ("Somewhere else", ["Hello", "there"], "Hello\nthere"),
-        ("  ", ["Hello"], "Hello"),
-    ],
-)
+LEFT_OUT = [
+    ("Translate:", ["Translate: Hello"], "Hello"),
+    (" Be kind. ", ["Be kind. Today is Monday.", "Hello"], "Today is Monday.\nHello"),
+    ("a\nb", ["x a", "b y"], "x  y"),  # across messages
+    ("Hello", ["Hello Hello"], "Hello"),  # once
+    ("Somewhere else", ["Hello", "there"], "Hello\nthere"),
+    ("  ", ["Hello"], "Hello"),
+]
+
+
+@pytest.mark.parametrize(("instruction", "contents", "user_input"), LEFT_OUT)
 def test_an_instruction_is_left_out_of_the_user_input(instruction: str, contents: list[str], user_input: str) -> None:
     assert split_by(instruction, contents) == SplitPrompt(instruction.strip(), user_input)

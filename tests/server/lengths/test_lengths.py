@@ -144,16 +144,16 @@ async def test_who_leaves_while_one_of_several_prompts_is_predicted_leaves_nothi
     assert lengths.late[0].cancelled()
 
 
-@pytest.mark.parametrize(
-    ("fields", "instruction", "user_input"),
-    [
-        ({}, "", "Do.\n\nHi there"),
-        ({"instruction_split": "blank-line"}, "Do.", "Hi there"),
-        ({"instruction_split": "first-line"}, "Do.", "Hi there"),
-        ({"instruction": "there"}, "there", "Do.\n\nHi"),
-        ({"instruction": "there", "instruction_split": "first-line"}, "there", "Do.\n\nHi"),
-    ],
-)
+INSTRUCTIONS = [
+    ({}, "", "Do.\n\nHi there"),
+    ({"instruction_split": "blank-line"}, "Do.", "Hi there"),
+    ({"instruction_split": "first-line"}, "Do.", "Hi there"),
+    ({"instruction": "there"}, "there", "Do.\n\nHi"),
+    ({"instruction": "there", "instruction_split": "first-line"}, "there", "Do.\n\nHi"),
+]
+
+
+@pytest.mark.parametrize(("fields", "instruction", "user_input"), INSTRUCTIONS)
 async def test_a_request_can_say_what_its_instruction_is(
     predicting: Live, lengths: FakeLengths, fields: dict[str, object], instruction: str, user_input: str
 ) -> None:

@@ -131,16 +131,16 @@ def test_an_answer_that_repeats_itself_is_cut(path: Path, stop: tuple[str, ...],
     assert [entry.outcome for entry in stage.requests()] == [outcome]
 
 
-@pytest.mark.parametrize(
-    ("reason", "generated", "replay", "outcome", "row"),
-    [
-        (FinishReason.STOP, 5, None, "stop", learned(5, whole=True)),
-        (FinishReason.LENGTH, 8, None, "length", learned(8, whole=False)),
-        (FinishReason.LENGTH, 5, 5, "length", learned(5, whole=True)),
-        (FinishReason.ERROR, 5, None, "error", None),
-        (None, 5, None, "cancelled", None),
-    ],
-)
+OUTCOMES = [
+    (FinishReason.STOP, 5, None, "stop", learned(5, whole=True)),
+    (FinishReason.LENGTH, 8, None, "length", learned(8, whole=False)),
+    (FinishReason.LENGTH, 5, 5, "length", learned(5, whole=True)),
+    (FinishReason.ERROR, 5, None, "error", None),
+    (None, 5, None, "cancelled", None),
+]
+
+
+@pytest.mark.parametrize(("reason", "generated", "replay", "outcome", "row"), OUTCOMES)
 def test_only_answers_that_nobody_broke_off_are_heard_of(
     path: Path, reason: FinishReason | None, generated: int, replay: int | None, outcome: str, row: ServedRow | None
 ) -> None:

@@ -20,13 +20,13 @@ METRIC = re.compile(r"`((?:vllm|lengthwise):\w+)`(?: by ((?:`\w+`(?:, )?)+))?")
 
 
 @pytest.fixture
-async def told() -> dict[str, tuple[str, set[str], str]]:
-    """Type, own labels and help text of each metric, by name."""
+async def told() -> dict[str, tuple[str, set[str]]]:
+    """Type and own labels of each metric, by name."""
     server = await counted()
     server.dispatcher.waits._by_arrival = inf, ArrivalComparison(40, 30, 5.5, 5.0, 0.29, 0.56, 3.0)
     families = list(server.metrics.registry.collect())
     return {
-        family.name: (family.type, set(_labels(family)) - {"model_name", "le"}, family.documentation)
+        family.name: (family.type, set(_labels(family)) - {"model_name", "le"})
         for family in families
         if not family.name.startswith("process_")
     }
@@ -38,19 +38,11 @@ def _labels(family: Any) -> Iterator[str]:
         yield from sample.labels
 
 
-async def test_each_metric_is_listed_with_its_labels(told: dict[str, tuple[str, set[str], str]]) -> None:
+async def test_each_metric_is_listed_with_its_labels(told: dict[str, tuple[str, set[str]]]) -> None:
     table = (DOCS / "observability.md").read_text("utf-8").partition("| about |")[2].partition("\n\n")[0]
     written = {name: {*re.findall(r"\w+", labels)} for name, labels in METRIC.findall(table)}
     assert written.keys() == told.keys()
-    assert [name for name, (_, labels, _) in told.items() if labels and labels != written[name]] == []
-
-
-async def test_help_texts_are_sentences(told: dict[str, tuple[str, set[str], str]]) -> None:
-    """Among them were "Looks into it." and "What requests that went on without theirs went without it."."""
-    riddles = re.compile(r"^(Looks|What|That|Of|Its?|They) |so many|of late|is told|the one |what comes")
-    texts = {name: text for name, (_, _, text) in told.items()}
-    assert {name: text for name, text in texts.items() if not re.fullmatch(r"[A-Z0-9].*\.", text)} == {}
-    assert {name: text for name, text in texts.items() if riddles.search(text)} == {}
+    assert [name for name, (_, labels) in told.items() if labels and labels != written[name]] == []
 
 
 async def test_the_process_is_explained() -> None:
@@ -73,23 +65,23 @@ def expressions(node: Any) -> Iterator[str]:
             yield from expressions(value)
 
 
-def sampled(told: dict[str, tuple[str, set[str], str]]) -> set[str]:
+def sampled(told: dict[str, tuple[str, set[str]]]) -> set[str]:
     """Names that an expression can ask for."""
-    kinds = {name: kind for name, (kind, _, _) in told.items()}
+    kinds = {name: kind for name, (kind, _) in told.items()}
     known = {f"{name}_total" if kind == "counter" else name for name, kind in kinds.items() if kind != "histogram"}
     suffixes = ("bucket", "sum", "count")
     known |= {f"{name}_{suffix}" for name, kind in kinds.items() if kind == "histogram" for suffix in suffixes}
     return known
 
 
-async def test_the_grafana_dashboard_draws_metrics_that_exist(told: dict[str, tuple[str, set[str], str]]) -> None:
+async def test_the_grafana_dashboard_draws_metrics_that_exist(told: dict[str, tuple[str, set[str]]]) -> None:
     board = json.loads((MONITORING / "lengthwise.json").read_text("utf-8"))
     found = [name for text in expressions(board) for name in re.findall(r"(?:vllm|lengthwise):\w+", text)]
     assert len(found) > 50
     assert set(found) - sampled(told) == set()
 
 
-async def test_alerts_ask_for_metrics_that_exist_and_say_what_to_do(told: dict[str, tuple[str, set[str], str]]) -> None:
+async def test_alerts_ask_for_metrics_that_exist_and_say_what_to_do(told: dict[str, tuple[str, set[str]]]) -> None:
     (group,) = yaml.safe_load((MONITORING / "alerts.yml").read_text("utf-8"))["groups"]
     names = [
         name for rule in group["rules"] for name in re.findall(r"(?:(?:vllm|lengthwise):|\bup\b)\w*", rule["expr"])

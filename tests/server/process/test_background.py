@@ -26,13 +26,13 @@ sys.exit(serve(config, lambda _: None, composition.open_gateway))
 """
 
 
-@pytest.mark.parametrize(
-    ("work", "end", "name"),
-    [
-        ("watch_backends", "raise ValueError('5,000 digits')", "backends"),
-        ("watch_lag", "import asyncio; raise asyncio.CancelledError", "loop lag"),
-    ],
-)
+FAULTS = [
+    ("watch_backends", "raise ValueError('5,000 digits')", "backends"),
+    ("watch_lag", "import asyncio; raise asyncio.CancelledError", "loop lag"),
+]
+
+
+@pytest.mark.parametrize(("work", "end", "name"), FAULTS)
 def test_a_process_whose_work_in_the_background_fails_ends_with_70(work: str, end: str, name: str) -> None:
     """The watcher of backends died of a label of 5,000 digits without a word, and no backend ever came back."""
     command = (sys.executable, "-c", PROGRAM.format(work=work, end=end))

@@ -141,23 +141,17 @@ async def test_a_loop_without_a_sign_of_life_is_ended_once() -> None:
     assert not ended.acquire(blocking=False)
 
 
-async def test_a_loop_that_runs_is_left_in_peace_however_busy() -> None:
-    """Each callback takes longer than the time between two signs of life, and no more than the limit."""
+@pytest.mark.parametrize(
+    ("limit", "busy", "rest"), [(5.0, 0.03, 0.0), (0.5, 0.1, 0.02)], ids=["however busy", "counted anew each time"]
+)
+async def test_a_loop_that_runs_is_left_in_peace(limit: float, busy: float, rest: float) -> None:
+    """Callbacks take longer than the time between two signs of life, and more than a short limit only together."""
     ended = threading.Event()
-    async with watch_loop(ended.set, limit=5.0, interval=0.01):
-        for _ in range(20):
-            assert not ended.wait(0.03)  # blocks the loop
-            await asyncio.sleep(0)
-    assert not ended.is_set()
-
-
-async def test_signs_of_life_are_counted_anew_after_each() -> None:
-    """The loop is silent for longer than the limit in all, and never for as long at a time."""
-    ended = threading.Event()
-    async with watch_loop(ended.set, limit=0.5, interval=0.01):
+    async with watch_loop(ended.set, limit=limit, interval=0.01):
         for _ in range(8):
-            assert not ended.wait(0.1)  # blocks the loop
-            await asyncio.sleep(0.02)
+            assert not ended.wait(busy)  # blocks the loop
+            await asyncio.sleep(rest)
+    assert not ended.is_set()
 
 
 async def test_one_that_is_stopped_ends_nothing_and_does_not_wait_for_its_next_look() -> None:

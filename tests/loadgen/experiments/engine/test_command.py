@@ -31,9 +31,7 @@ def read(path: Path) -> Any:
     return json.loads(path.read_text())
 
 
-def test_each_contestant_has_a_line_a_count(
-    tiny_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_contestants_have_a_line_a_count(tiny_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "new" / "result.json"
     assert bench(tiny_folder, "--rows", "1", "3", *SHORT, "--save-result", str(file)) == 0
     out = capsys.readouterr().out
@@ -115,9 +113,7 @@ def test_a_part_that_fails_is_told_and_the_others_go_on(
     assert "failed OutOfMemoryError" in capsys.readouterr().out and found["copies"]["out_ms"]
 
 
-def test_the_tests_of_the_gpu_run_from_anywhere_and_end_well_without_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_tests_of_the_gpu_run_anywhere_and_end_well_without(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     found = gpu.run_tests()
     assert found["exit code"] == 0 and "skipped" in found["end"]

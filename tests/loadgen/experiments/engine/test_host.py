@@ -1,7 +1,5 @@
 """The host's time by part, of this checkout and beside another."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Sequence
 from pathlib import Path

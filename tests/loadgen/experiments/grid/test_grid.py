@@ -252,9 +252,7 @@ def test_strategies_with_the_same_figures_share_a_row() -> None:
     assert [row[1] for row in table.rows] == ["0.01", "0.005 -50%", "0.02 +100%"]
 
 
-def test_a_load_on_which_all_are_alike_has_a_line_and_no_table(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_load_on_which_all_are_alike_has_no_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A row for each of 19 strategies said the same; as many names lay on one mark of the plot."""
     few = replace(HERE, load="log-normal")
     results = {HERE: {**alike(BASE), **alike("srpt", mean_jct_ms=5.0)}, few: alike(BASE, "srpt")}

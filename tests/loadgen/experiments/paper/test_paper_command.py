@@ -43,9 +43,7 @@ def test_rows_stand_beside_what_is_published(tmp_path: Path, capsys: pytest.Capt
 
 
 @pytest.mark.parametrize(("scale", "fewest"), [("0.02", "1 request"), ("0.5", "15 requests"), ("1", None)])
-def test_few_requests_are_told(
-    scale: str, fewest: str | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_few_are_told(scale: str, fewest: str | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "result.json"
     args = parse("baton", "--experiments", "table-2", "--scale", scale, "--save-result", str(file))
     assert run_command(args) == 0
@@ -79,9 +77,7 @@ def test_task_files_are_what_magnus_serves(tmp_path: Path, capsys: pytest.Captur
     assert made["main"]["runs"] and made["correlations"]["rows"][0]["measured"]["MT"] == pytest.approx(1.0, abs=0.01)
 
 
-def test_ctrl_c_leaves_both(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_ctrl_c_keeps_both(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     file, left, play = tmp_path / "result.json", iter(range(6)), TrialStage.play
 
     def until(self: TrialStage, name: str, point: TrialPoint) -> Figures:

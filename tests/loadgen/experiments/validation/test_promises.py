@@ -1,7 +1,5 @@
 """Told ends in the simulator, where a queue stands, and the table of them."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

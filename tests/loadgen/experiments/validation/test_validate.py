@@ -145,9 +145,7 @@ def test_requests_come_at_the_rate() -> None:
 @pytest.mark.parametrize(
     ("flags", "pace", "requests"), [(["--quick"], 0.001, QUICK.least), (["--num-requests", "12"], 5.0, 12)]
 )
-def test_a_slow_machine_serves_a_few_and_a_number_makes_a_check_short(
-    flags: list[str], pace: float, requests: int
-) -> None:
+def test_slow_machines_serve_a_few_and_a_number_shortens_a_check(flags: list[str], pace: float, requests: int) -> None:
     args = parse(*flags)
     assert len(paced(args, lengths(args, 4096), pace)) == requests
 

@@ -1,7 +1,5 @@
 """The default's bound in seconds, on cells of the page's measurement."""
 
-from __future__ import annotations
-
 import pytest
 
 from loadgen.experiments.grid.cells import HARD, Cell

@@ -15,9 +15,7 @@ from tests.server.live import Live
 
 
 @pytest.mark.parametrize("size", [3, 200_000])
-async def test_a_disk_that_is_full_is_told_and_nothing_stays(
-    live: Live, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int
-) -> None:
+async def test_a_full_disk_is_told(live: Live, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int) -> None:
     """It was answered 500, with a traceback in the log."""
     opened = os.open
 

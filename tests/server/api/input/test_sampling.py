@@ -23,19 +23,19 @@ def sampling_params(body: ChatBody | CompletionBody, model: ServedModel, prompt_
     return list_sampling(body, [Prompt((1,) * prompt_length)], model)[-1][-1]
 
 
-@pytest.mark.parametrize(
-    ("asked", "meant"),
-    [
-        ({}, {"temperature": 0.7, "top_k": 40, "top_p": 1.0, "min_p": 0.0}),  # as the model recommends
-        ({"temperature": 0, "top_k": 0}, {"temperature": 0, "top_k": 0}),  # what is said wins even when it is zero
-        ({"top_k": -1}, {"top_k": 0}),
-        ({"top_p": 0}, {"temperature": 0}),
-        ({"top_p": 0.01}, {"temperature": 0.7}),
-        ({"stop": "end"}, {"stop": ("end",)}),
-        ({"logprobs": True}, {"logprobs": 0}),
-        ({"logprobs": False}, {"logprobs": None}),
-    ],
-)
+MEANINGS = [
+    ({}, {"temperature": 0.7, "top_k": 40, "top_p": 1.0, "min_p": 0.0}),  # as the model recommends
+    ({"temperature": 0, "top_k": 0}, {"temperature": 0, "top_k": 0}),  # what is said wins even when it is zero
+    ({"top_k": -1}, {"top_k": 0}),
+    ({"top_p": 0}, {"temperature": 0}),
+    ({"top_p": 0.01}, {"temperature": 0.7}),
+    ({"stop": "end"}, {"stop": ("end",)}),
+    ({"logprobs": True}, {"logprobs": 0}),
+    ({"logprobs": False}, {"logprobs": None}),
+]
+
+
+@pytest.mark.parametrize(("asked", "meant"), MEANINGS)
 async def test_fields_mean_what_they_do_elsewhere(live: Live, asked: dict[str, Any], meant: dict[str, object]) -> None:
     sampling = sampling_params(ChatBody(messages=MESSAGES, **asked), live.service.model, 10)
     assert {name: getattr(sampling, name) for name in meant} == meant
@@ -81,15 +81,15 @@ async def test_nul_is_a_character_like_others(live: Live) -> None:
     assert (status, reply["tokens"]) == (200, [97, 0])
 
 
-@pytest.mark.parametrize(
-    ("fields", "expected"),
-    [
-        ({}, 20),
-        ({"max_tokens": 200}, 200),
-        ({"min_tokens": 30}, 30),  # what a request says outweighs what it leaves out
-        ({"replay_tokens": 40}, 40),
-    ],
-)
+SAID = [
+    ({}, 20),
+    ({"max_tokens": 200}, 200),
+    ({"min_tokens": 30}, 30),  # what a request says outweighs what it leaves out
+    ({"replay_tokens": 40}, 40),
+]
+
+
+@pytest.mark.parametrize(("fields", "expected"), SAID)
 async def test_the_default_gives_way_to_what_a_request_says(live: Live, fields: dict[str, Any], expected: int) -> None:
     model = changed(live.service, {"max_tokens": 20, "allow_replay": True}).model
     assert sampling_params(ChatBody(messages=MESSAGES, **fields), model, 10).max_tokens == expected
@@ -100,16 +100,16 @@ async def test_the_servers_default_is_bounded_by_the_context(live: Live) -> None
     assert sampling_params(ChatBody(messages=MESSAGES), model, 10).max_tokens == model.context_length - 10
 
 
-@pytest.mark.parametrize(
-    ("body", "expected"),
-    [
-        (ChatBody(messages=MESSAGES), 12),
-        (ChatBody(messages=MESSAGES, max_tokens=200), 12),  # as in vLLM, what a request asks for is cut too
-        (ChatBody(messages=MESSAGES, max_tokens=5), 5),
-        (CompletionBody(prompt="Hi"), 12),
-        (CompletionBody(prompt="Hi", echo=True, max_tokens=0), 1),
-    ],
-)
+CEILINGS = [
+    (ChatBody(messages=MESSAGES), 12),
+    (ChatBody(messages=MESSAGES, max_tokens=200), 12),  # as in vLLM, what a request asks for is cut too
+    (ChatBody(messages=MESSAGES, max_tokens=5), 5),
+    (CompletionBody(prompt="Hi"), 12),
+    (CompletionBody(prompt="Hi", echo=True, max_tokens=0), 1),
+]
+
+
+@pytest.mark.parametrize(("body", "expected"), CEILINGS)
 async def test_no_answer_exceeds_max_new_tokens(live: Live, body: ChatBody | CompletionBody, expected: int) -> None:
     model = changed(live.service, {"sampling": SamplingDefaults(max_new_tokens=12), "max_tokens": 20}).model
     assert sampling_params(body, model, 10).max_tokens == expected
@@ -165,18 +165,16 @@ async def test_a_length_reaches_the_engine_from_both_endpoints_and_for_every_cho
     assert [each.max_tokens for each in sent] == [40, 16, 16]  # the length tells the scheduler no bound
 
 
-@pytest.mark.parametrize(
-    ("fields", "param", "code"),
-    [
-        *(({"replay_tokens": one}, "replay_tokens", "invalid_value") for one in (0, -1, 1.5, "5")),
-        ({"replay_tokens": 2**40}, "replay_tokens", "context_length_exceeded"),
-        ({"replay_tokens": 255}, "replay_tokens", "context_length_exceeded"),
-        ({"replay_tokens": 3, "min_tokens": 4}, "min_tokens", "invalid_request"),
-    ],
-)
-async def test_an_impossible_length_is_refused(
-    replaying: Live, fields: dict[str, object], param: str, code: str
-) -> None:
+IMPOSSIBLE = [
+    *(({"replay_tokens": one}, "replay_tokens", "invalid_value") for one in (0, -1, 1.5, "5")),
+    ({"replay_tokens": 2**40}, "replay_tokens", "context_length_exceeded"),
+    ({"replay_tokens": 255}, "replay_tokens", "context_length_exceeded"),
+    ({"replay_tokens": 3, "min_tokens": 4}, "min_tokens", "invalid_request"),
+]
+
+
+@pytest.mark.parametrize(("fields", "param", "code"), IMPOSSIBLE)
+async def test_odd_lengths_are_refused(replaying: Live, fields: dict[str, object], param: str, code: str) -> None:
     status, reply = await replaying.post(COMPLETIONS, {"prompt": "Hi", **fields})
     assert (status, reply["error"]["param"], reply["error"]["code"]) == (400, param, code)
     assert replaying.dispatcher.submitted == []

@@ -1,7 +1,5 @@
 """Programs of others at their defaults: their turns are answered whole, and find their run, never across keys."""
 
-from __future__ import annotations
-
 import json
 import random
 from collections.abc import Iterable, Iterator, Mapping

@@ -205,22 +205,22 @@ OPEN = {"type": "object", "properties": {"name": {"type": "string"}, "age": {"ty
 CLOSED = {**OPEN, "required": ["name", "age"], "additionalProperties": False}
 
 
-@pytest.mark.parametrize(
-    ("schema", "closed"),
-    [
-        (OPEN, CLOSED),
-        ({"type": "array", "items": OPEN}, {"type": "array", "items": CLOSED}),
-        ({"anyOf": [OPEN, {"type": "null"}]}, {"anyOf": [CLOSED, {"type": "null"}]}),
-        ({"$ref": "#/$defs/a", "$defs": {"a": OPEN}}, {"$ref": "#/$defs/a", "$defs": {"a": CLOSED}}),
-        ({"type": "object"}, {"type": "object"}),  # any object at all is what was asked for
-        ({"type": "object", "additionalProperties": OPEN}, {"type": "object", "additionalProperties": CLOSED}),
-        ({"allOf": [OPEN], "properties": {"b": {}}}, {"allOf": [OPEN], "properties": {"b": {}}}),
-        (
-            {"properties": {"properties": OPEN}},
-            {"properties": {"properties": CLOSED}, "required": ["properties"], "additionalProperties": False},
-        ),
-    ],
-)
+OBJECTS = [
+    (OPEN, CLOSED),
+    ({"type": "array", "items": OPEN}, {"type": "array", "items": CLOSED}),
+    ({"anyOf": [OPEN, {"type": "null"}]}, {"anyOf": [CLOSED, {"type": "null"}]}),
+    ({"$ref": "#/$defs/a", "$defs": {"a": OPEN}}, {"$ref": "#/$defs/a", "$defs": {"a": CLOSED}}),
+    ({"type": "object"}, {"type": "object"}),  # any object at all is what was asked for
+    ({"type": "object", "additionalProperties": OPEN}, {"type": "object", "additionalProperties": CLOSED}),
+    ({"allOf": [OPEN], "properties": {"b": {}}}, {"allOf": [OPEN], "properties": {"b": {}}}),
+    (
+        {"properties": {"properties": OPEN}},
+        {"properties": {"properties": CLOSED}, "required": ["properties"], "additionalProperties": False},
+    ),
+]
+
+
+@pytest.mark.parametrize(("schema", "closed"), OBJECTS)
 def test_objects_are_closed_whose_properties_are_in_one_place(schema: dict[str, Any], closed: dict[str, Any]) -> None:
     assert close_schema(schema) == closed
 

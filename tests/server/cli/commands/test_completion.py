@@ -22,17 +22,17 @@ def script(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+COMPLETED = [
+    ("mod", {"models"}),
+    ("models p", {"pull"}),
+    ("serve --max-num-b", {"--max-num-batched-tokens"}),
+    ("serve --strategy baton", {"baton", "baton-pd"}),
+    ("serve --config pyproj", {"pyproject.toml"}),
+]
+
+
 @pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
-@pytest.mark.parametrize(
-    ("words", "some"),
-    [
-        ("mod", {"models"}),
-        ("models p", {"pull"}),
-        ("serve --max-num-b", {"--max-num-batched-tokens"}),
-        ("serve --strategy baton", {"baton", "baton-pd"}),
-        ("serve --config pyproj", {"pyproject.toml"}),
-    ],
-)
+@pytest.mark.parametrize(("words", "some"), COMPLETED)
 def test_bash_completes_commands_flags_values_and_files(script: Path, words: str, some: set[str]) -> None:
     asked = ["bash", "-c", ASK, "bash", str(script), "lengthwise", *words.split()]
     done = subprocess.run(asked, capture_output=True, text=True, cwd=Path(__file__).parents[4])

@@ -142,9 +142,7 @@ def test_a_size_that_changes_nothing_is_no_choice(replay: Replay) -> None:
     assert "half the memory" not in {sizes for _, sizes in try_to_end(replay, roomy).trials}
 
 
-def test_an_interrupt_is_kept(
-    journal: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_ctrl_c_keeps_some(journal: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     try_all = whatif.try_all
 
     def try_two(*arguments: Any) -> Iterator[whatif.WhatIf]:
@@ -258,17 +256,17 @@ def test_a_gateway_s_journal_is_replayed_at_prices_fitted_to_it(journal: Path, c
     assert not {"srpt", "vs"} & {one["strategy"] for one in found["trials"]}, "no gateway pauses calls"
 
 
+ODD = [
+    {"generated": 1},
+    {"started": 9.0, "first_token": 0.1},
+    {"started": -1.0, "first_token": -2.0},
+    {"first_token": 9.0},
+    {"latency": -1.0},
+]
+
+
 @pytest.mark.filterwarnings("error")
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"generated": 1},
-        {"started": 9.0, "first_token": 0.1},
-        {"started": -1.0, "first_token": -2.0},
-        {"first_token": 9.0},
-        {"latency": -1.0},
-    ],
-)
+@pytest.mark.parametrize("change", ODD)
 def test_prices_are_fitted_to_whatever_a_journal_says(journal: Path, change: dict[str, Any]) -> None:
     connection = connect(journal)
     entries = [request_entry(2e6 + second) for second in range(40)]
