@@ -164,7 +164,7 @@ class OutOfTurn(Order):
                 yield request
 
     def ahead_of_newcomer(self, request: Request, by_key: QueueAhead, now: float) -> QueueAhead:
-        """Cheaper ones, and what pays for them, or comes before one it may pass."""
+        """Cheaper ones, and what must pay for them; all where it may pass none."""
         if not self._works or not self.share:
             return by_key
         work = work_left(request)
@@ -179,10 +179,13 @@ class OutOfTurn(Order):
         end = _by_end(request, work)
         keys = (request.priority,), end, (request.priority, 2 * end[1]), (request.priority + 1,)
         better, cheaper, near, alike = map(self._cheapest.ahead, keys)
+        if near.place == alike.place:
+            return by_key
         owed = self._work_of(cheaper.without(better)) + work - self._credit.amount
         rest, paying = by_key.without(cheaper), max(0.0, owed) / self._credit.earned
-        share = max(paying / max(1.0, self._work_of(rest)), 1 / (1 + alike.place - near.place))
-        return by_key if share >= 1 else cheaper.and_share(rest, round(rest.place * share))
+        if paying >= self._work_of(rest):
+            return by_key
+        return cheaper.and_share(rest, round(rest.place * paying / self._work_of(rest)))
 
     def ahead_of_asked(self, request: Request) -> QueueAhead | None:
         if not self.keeps or work_left(request) > self._credit.free:
