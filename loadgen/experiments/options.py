@@ -32,19 +32,12 @@ class BenchedModel:
 class EngineBench(BenchedModel):
     """The parts of a comparison with transformers."""
 
-    rows: tuple[Count, ...] = option(
-        (), f"rows to compare at (default: {' '.join(map(str, ROWS))}; with --ragged: none)", nargs="+"
-    )
+    rows: tuple[Count, ...] = option((), f"rows to compare at (default: {' '.join(map(str, ROWS))})", nargs="+")
     input_len: Count = option(64, "prompt tokens of a row")
     output_len: Several = option(64, "tokens to generate for a row")
     rounds: Count = option(3, "rounds that count, after one more")
     beside: tuple[str, ...] = option((), nargs="+", choices=lambda: QUANTIZATIONS)
     """also this engine with its weights kept so"""
-    ragged: bool = option(False, "compare with requests of different lengths")
-    num_requests: Count = option(128, "with --ragged: requests")
-    min_len: Several = option(16, "with --ragged: shortest prompt and output")
-    max_len: Several = option(256, "with --ragged: longest prompt and output")
-    slots: Count = option(32, "with --ragged: rows at a time")
     save_result: Path | None = option(None, "write the figures as JSON")
 
 

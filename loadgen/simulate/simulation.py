@@ -57,7 +57,6 @@ class Simulation:
 
     @property
     def duration(self) -> float:
-        """Seconds from first arrival to last answer."""
         return max(one.end for one in self.requests) - self.requests[0].arrival
 
     @property

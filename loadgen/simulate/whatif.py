@@ -45,7 +45,6 @@ class Replay:
 
     @property
     def longest(self) -> int:
-        """Tokens of the longest, prompt and answer."""
         return max(one.input_length + one.output_length for one in self.recorded)
 
     @property
@@ -167,7 +166,6 @@ class WhatIf:
 
     @property
     def by_mean(self) -> list[Trial]:
-        """Others, least mean JCT first."""
         return sorted([*self.trials][1:], key=lambda one: self.trials[one]["mean_jct_ms"])
 
 
@@ -301,7 +299,6 @@ def _adds_device(trial: Trial) -> bool:
 
 
 def show(found: WhatIf) -> RenderableType:
-    """Sentences and, where trusted, all trials."""
     sentences = [Text(f"{line}\n") for line in write_sentences(found)]
     if not found.trusted:
         return Group(*sentences)

@@ -87,14 +87,11 @@ def run_gpu(asked: GpuBench) -> int:
     parts = GpuParts(make(layers), dtype, device)
     rows, length = asked.rows or ((1, 4) if dry else (1, 8, 64, 256)), asked.length or (64 if dry else 1024)
     attempt("bounds", lambda: asdict(parts.subject.floor))
-    attempt("rounding", parts.rounding)
     attempt("graphs", partial(parts.graphs, max(rows), length))
     for count in rows:
         attempt(f"step {count}", partial(parts.step, count, length))
-        attempt(f"attention {count}", partial(parts.attention, count, length))
     for tokens in (512, 2048):
         attempt(f"prefill {tokens}", partial(parts.prefill, tokens))
-    attempt("copies", partial(parts.copies, length))
     for count in rows:
         attempt(f"generate {count}", partial(parts.generate, count))
     save_json(asked.save_result, found)

@@ -1,4 +1,4 @@
-"""Parts of `lengthwise bench gpu` within this process: parity, steps, prefill, copies."""
+"""Parts of `lengthwise bench gpu` within this process: parity, steps, prefill."""
 
 import gc
 import random
@@ -22,15 +22,13 @@ from engine.torch_device import TorchDevice
 from loadgen.experiments.engine.bench import OURS, THEIRS, Json
 from loadgen.experiments.engine.contest import Generate, Lengthwise, Shape, contest, draw_rows
 from loadgen.experiments.engine.setup import CHUNK_TOKENS, random_subject, read_clock
-from models.network.attention import Runs, attend, flash_attention, gather_attention, has_flash, prepare_mask
+from models.network.attention import flash_attention, gather_attention, has_flash
 
 Way = Callable[[torch.device], Capture] | None  # a decode step's capture; None: under a mask, as with holes
 
 WAYS: Mapping[str, Way] = {"graph": capture_on, "eager": capture_nothing, "mask": None}
 
 SPARE = 64  # columns by which a measured batch may grow
-
-CALLS = 20  # of one layer's attention timed together
 
 
 @dataclass
@@ -68,22 +66,6 @@ class GpuParts:
                 found.setdefault(update.row_id, []).extend(update.token_ids)
         return found
 
-    def rounding(self) -> Json:
-        """Relative errors of a step's logits in the served dtype."""
-        ended = Prefill(self.model, self._make_rows([200, 64, 7])).finish(CHUNK_TOKENS)
-        for one in ended:
-            one.row.accept(Choice(int(one.logits.argmax())))
-        texts = [[*one.row.prompt, *one.row.generated] for one in ended]
-        passes = (self.model.network.read(torch.tensor([text], device=self.device)) for text in texts)
-        plain = torch.stack([logits[0, -1] for logits in passes])
-        errors = {}
-        for name, way in WAYS.items():
-            batch = self._make_batch(len(ended), 512, way)
-            for one in ended:
-                batch.insert(one.row, one.kv, lasting=False)
-            errors[name] = float((batch.step() - plain).norm() / plain.norm())
-        return errors
-
     def graphs(self, rows: int, length: int) -> Json:
         graphs = DecodeGraphs(self.model, self._make_arena(rows, length + SPARE), self.varlen)
         before = torch.cuda.memory_reserved()
@@ -94,7 +76,7 @@ class GpuParts:
         """Milliseconds of a decode step of rows of `length` / 2 to `length`, and share of the floor; `turn` adds
         sampling, `host_share` is waiting.
         """
-        lengths, floor = _ragged(rows, length), self.subject.floor
+        lengths, floor = [length - place * length // (2 * rows) for place in range(rows)], self.subject.floor
         least = (floor.weight_bytes + sum(lengths) * floor.kv_bytes_per_token) / floor.bandwidth
         found: Json = {"floor_ms": 1e3 * least}
         for name, way in WAYS.items():
@@ -111,24 +93,6 @@ class GpuParts:
             gc.collect()  # a step and its body form a cycle, and the next batch needs the memory
         return found
 
-    def attention(self, rows: int, length: int) -> Json:
-        """Milliseconds of one layer's attention under a mask, and over runs with two bounds."""
-        kv, device, lengths = self.model.kv, self.device, _ragged(rows, length)
-        tokens = torch.randn((2, rows * length, kv.kv_heads, kv.head_dim), dtype=kv.dtype, device=device)
-        query = torch.randn((rows, self.config.num_attention_heads, 1, kv.head_dim), dtype=kv.dtype, device=device)
-        starts = [(place + 1) * length - own for place, own in enumerate(lengths)]
-        valid = torch.arange(length, device=device) >= length - torch.tensor(lengths, device=device)[:, None]
-        mask = prepare_mask(valid[:, None, None], 1, kv.dtype, kv.kv_heads)
-        cells = tokens.view(2, rows, length, kv.kv_heads, -1).transpose(2, 3)
-        ways = {"mask": partial(attend, query, cells[0], cells[1], mask, None)}
-        for name, bound in (("tight", length), ("loose", 32 * length)):
-            runs = Runs.listed(starts, lengths, bound, self.varlen, device)
-            ways[name] = partial(attend, query, tokens[0], tokens[1], runs, None)
-        seconds = {name: self._time(capture_on(device)(_repeated(way))) / CALLS for name, way in ways.items()}
-        masked, found = ways["mask"](), ways["tight"]()
-        error = float((found - masked).norm() / masked.norm())
-        return {f"{name}_ms": 1e3 * each for name, each in seconds.items()} | {"error": error}
-
     def prefill(self, tokens: int) -> Json:
         """Milliseconds of prompts of new lengths, and of one length repeated."""
 
@@ -139,21 +103,9 @@ class GpuParts:
         again = self._time(partial(read, tokens), repeats=3, warm=1)
         return {"new_ms": [1e3 * each for each in new], "again_ms": 1e3 * again, "tokens_s": tokens / again}
 
-    def copies(self, length: int) -> Json:
-        """Milliseconds for a row of `length` tokens to leave the batch and return."""
-        batch = self._fill([length, length], None)
-        times = []
-        for _ in range(3):
-            row, begin = batch.rows[-1], read_clock(self.device)
-            kv = batch.extract(row)
-            middle = read_clock(self.device)
-            batch.insert(row, RowKv(kv.keys.to(self.device), kv.values.to(self.device)), lasting=False)
-            times.append((1e3 * (middle - begin), 1e3 * (read_clock(self.device) - middle)))
-        return {"out_ms": [out for out, _ in times], "in_ms": [back for _, back in times]}
-
     def generate(self, rows: int) -> Json:
         """Tokens/s, prefill included, beside transformers' `generate`."""
-        engines = {OURS: Lengthwise(self.subject, rows).run, THEIRS: Generate(self.subject.load_plain(), rows).run}
+        engines = {OURS: Lengthwise(self.subject).run, THEIRS: Generate(self.subject.load_plain()).run}
         ours, theirs = contest(engines, partial(self._draw, [(64, 32)] * rows), 1).values()
         if trouble := ours.trouble or theirs.trouble:
             raise RuntimeError(trouble)
@@ -192,16 +144,3 @@ class GpuParts:
             work()
             seconds.append(read_clock(self.device) - begin)
         return statistics.median(seconds[warm:])
-
-
-def _ragged(rows: int, longest: int) -> list[int]:
-    """Lengths from `longest` down to half."""
-    return [longest - place * longest // (2 * rows) for place in range(rows)]
-
-
-def _repeated(way: Callable[[], object]) -> Callable[[], None]:
-    def body() -> None:
-        for _ in range(CALLS):
-            way()
-
-    return body

@@ -117,7 +117,6 @@ async def measure(server: psutil.Process, port: int, count: int, tokens: int, pr
 def serve_streams(
     flags: Sequence[str], counts: Sequence[int], tokens: int, prompt: str = PROMPT, checkout: Path = ROOT
 ) -> list[dict[str, float]]:
-    """Of one server, a burst after another."""
     common = ["--port", "0", "--max-num-seqs", str(max(counts)), "--embedding-model", "none", "--log-level", "warning"]
     environ = {"PYTHONPATH": str(checkout)}
     with TemporaryDirectory() as folder:

@@ -47,7 +47,6 @@ class ReportRow:
 
     @classmethod
     def rise(cls, what: str, values: Mapping[str, float], where: str, digits: int = 1, *, falls: bool = False) -> Self:
-        """Values rise, or fall, in order."""
         sign = -1 if falls else 1
         return cls.claim(what, rises([sign * one for one in values.values()]), values, where, digits)
 
@@ -60,7 +59,6 @@ class ReportRow:
 
     @classmethod
     def skip(cls, what: str, why: str, published: str = "", where: str = "") -> Self:
-        """What could not be measured, and why."""
         return cls(what, f"skipped: {why}", published, where, {"what": what, "skipped": why})
 
     @property

@@ -113,7 +113,6 @@ class TrialStage:
 
 
 def _after(watch: Watch, before: int) -> Watch:
-    """Progress of a run behind `before` requests."""
     return lambda ended: watch(before + ended)
 
 

@@ -98,7 +98,6 @@ HEADS = (
 
 
 def tabulate(verdicts: Sequence[ValidationVerdict]) -> Table:
-    """A line a strategy, load and quantity."""
     caption = (
         "The simulator beside the engine; slowdown: seconds of this run's steps, over what the profile says; spread: "
         f"standard deviation of {len(DRAWS)} simulations between which the speed differs by {DRAWS[-1] - DRAWS[0]:.1%}"
@@ -159,7 +158,6 @@ def lengths(asked: ValidateFlags, context_length: int) -> list[RequestLengths]:
 
 
 def paced(asked: ValidateFlags, probe: Sequence[RequestLengths], rate: float) -> list[RequestLengths]:
-    """The probe's requests at a rate."""
     size = QUICK if asked.quick else FULL
     duration = min(asked.duration, size.duration)
     count = asked.num_requests or max(size.least, round(rate * duration))
