@@ -80,11 +80,9 @@ class Row(DeviceRow):
         """Bits, lowest id first; None without a grammar. End tokens before `min_tokens` only if nothing else. Raises
         GrammarFault.
         """
-        return (
-            None
-            if self.matcher is None
-            else self.matcher.allowed(self.generated, self.barred_at(self.step) | self._ignored)
-        )
+        if self.matcher is None:
+            return None
+        return self.matcher.allowed(self.generated, self.barred_at(self.step) | self._ignored)
 
     def accept(self, choice: Choice) -> RowUpdate:
         """Raises GrammarFault."""

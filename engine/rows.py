@@ -193,9 +193,8 @@ class RowTable(Generic[RowT]):
 
     def fail(self, rows: Iterable[RowT], error: Exception) -> None:
         failed, by_client = [row for row in rows if not row.ended], is_by_client(error)
-        said = (
-            str(error) if isinstance(error, RowFault) else f"the engine failed on this request ({type(error).__name__})"
-        )
+        fault = f"the engine failed on this request ({type(error).__name__})"
+        said = str(error) if isinstance(error, RowFault) else fault
         if failed:
             level = logging.INFO if by_client else logging.ERROR
             log.log(level, "rows failed: %s", error, exc_info=not by_client and error)

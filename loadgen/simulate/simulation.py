@@ -17,7 +17,6 @@ from engine.simulated.machine import Machine
 from loadgen.client.request import Foretold
 from loadgen.simulate.node import Node, Router, VirtualClock
 from loadgen.simulate.prediction import Predict, split_forecast
-from loadgen.simulate.programs import list_following
 from loadgen.workload.lengths import RequestLengths
 from models.errors import UserError
 from scheduler.assembly import SchedulerParts, assemble
@@ -71,9 +70,8 @@ def prices_of(machine: Machine) -> Bilinear:
 
 def fit_parts(strategy: Strategy, limits: BatchLimits, machine: Machine, prices: Bilinear | None) -> SchedulerParts:
     """`prices`: what the scheduler knows of the executors' speed from the start."""
-    return assemble(
-        strategy, limits.within(machine.capacity_tokens, machine.context_length, machine.max_num_seqs), prices
-    )
+    limits = limits.within(machine.capacity_tokens, machine.context_length, machine.max_num_seqs)
+    return assemble(strategy, limits, prices)
 
 
 Watch = Callable[[int], None]  # called with the number of ended requests
@@ -133,6 +131,19 @@ def _refuse_long(trace: Sequence[RequestLengths], most: int, max_tokens: int) ->
         fault = f"a request of {longest.input_length} + {longest.output_length} tokens exceeds the {most} that fit"
         remedy = "lower --max-input-len and --max-output-len, or raise --max-model-len and --capacity-tokens"
         raise UserError(f"{fault}: {remedy}")
+
+
+def list_following(trace: Sequence[RequestLengths], turns: int) -> Mapping[int, int]:
+    """The place of each one's next turn."""
+    if turns > 1:
+        return {place: place + 1 for place in range(len(trace) - 1) if (place + 1) % turns}
+    last, following = dict[str, int](), dict[int, int]()
+    for place, one in enumerate(trace):
+        if one.run in last:
+            following[last[one.run]] = place
+        if one.run:
+            last[one.run] = place
+    return following
 
 
 class _Sink(TokenStream):

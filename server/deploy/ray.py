@@ -5,8 +5,6 @@
 A lost node means a 503, or an error event in a stream.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import os

@@ -19,6 +19,7 @@ from engine.forward.batch import RunningBatch
 from engine.forward.graphs import graphs_for
 from engine.kv.arena import KvArena
 from engine.lifecycle import Lifecycle
+from engine.measure.profiler import read_clock
 from engine.row import Row
 from engine.torch_device import TorchDevice
 from loadgen.compare.machine import describe_machine, find_versions
@@ -88,13 +89,6 @@ def measure_bandwidth(device: torch.device, clock: Clock = time.perf_counter, si
         work()
         best = max(best, moved / (read_clock(device, clock) - begin))
     return best
-
-
-def read_clock(device: torch.device, clock: Clock = time.perf_counter) -> float:
-    """Once the device is idle."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    return clock()
 
 
 CHUNK_TOKENS = 512  # prompt tokens between two decode steps; the server's default

@@ -1,17 +1,16 @@
 """Figures of runs, and report rows."""
 
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from pathlib import Path
 from typing import Any, Self
 
 from loadgen.experiments.paper.trial import TrialLine
 from loadgen.result_file import Json
+from models.files import read_toml
 
 # by name; columns as in the file
-PUBLISHED: Mapping[str, list[Any]] = tomllib.loads(Path(__file__).with_name("published.toml").read_text("utf-8"))
+PUBLISHED: Mapping[str, list[Any]] = read_toml(__file__, "published.toml")
 
 PERCENT, TIMES, SECONDS = "%", "x", "s"
 DIGITS = 5  # significant, in files
