@@ -5,7 +5,7 @@ Event-driven and deterministic.
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from heapq import heappop, heappush
 
@@ -101,28 +101,11 @@ def simulate(
     """
     if not trace:
         raise UserError("there is nothing to simulate: the trace is empty")
-    nodes = ((parts, machine), *others)
-    longest = min(one.longest for _, one in nodes)
     max_tokens = max_tokens or max(one.output_length for one in trace)
-    _refuse_long(trace, longest, max_tokens)
-    ordered = sorted(trace, key=lambda one: one.arrival)
-    clock, following = VirtualClock(), list_following(ordered, turns)
-    begun = set(following.values())
-    return _Simulator(
-        clock=clock,
-        nodes=[Node(parts, machine, clock) for parts, machine in nodes],
-        router=router or Router(),
-        trace=ordered,
-        max_tokens=max_tokens,
-        watch=watch,
-        predict=predict,
-        turns=turns,
-        think_time=think_time,
-        longest=longest,
-        block=CHUNK if any(one.prefix_cache_tokens for _, one in nodes) else None,
-        following=following,
-        due=[(one.arrival, place) for place, one in enumerate(ordered) if place not in begun],
-    ).run()
+    nodes = ((parts, machine), *others)
+    simulator = _Simulator(nodes, trace, max_tokens, turns, think_time, router or Router(), predict, watch)
+    _refuse_long(trace, simulator.longest, max_tokens)
+    return simulator.run()
 
 
 def _refuse_long(trace: Sequence[RequestLengths], most: int, max_tokens: int) -> None:
@@ -157,28 +140,34 @@ class _Sink(TokenStream):
             self._ended(update.finish_reason)
 
 
-@dataclass(slots=True)
 class _Simulator:
-    clock: VirtualClock
-    nodes: Sequence[Node]
-    router: Router
-    trace: Sequence[RequestLengths]
-    max_tokens: int
-    watch: Watch | None
-    predict: Predict | None
-    turns: int
-    think_time: float
-    longest: int  # tokens of a request that each node can hold
-    block: int | None  # tokens of a prefix block that a router remembers
-    following: Mapping[int, int]  # place of the next turn
-    due: list[tuple[float, int]]  # heap of (time, place in the trace)
-    history: dict[int, int] = field(default_factory=dict)  # tokens of each conversation
-    prompts: dict[int, tuple[int, ...]] = field(default_factory=dict)  # one of each length
-    kind: Kind = field(default_factory=Kind)
-    programs: dict[str, Program] = field(default_factory=dict)  # by run
-    requests: list[Request] = field(default_factory=list)
-    runs_within: list[float | None] = field(default_factory=list)  # by request
-    ended: int = 0
+    def __init__(
+        self,
+        nodes: Sequence[tuple[SchedulerParts, Machine]],
+        trace: Sequence[RequestLengths],
+        max_tokens: int,
+        turns: int,
+        think_time: float,
+        router: Router,
+        predict: Predict | None,
+        watch: Watch | None,
+    ) -> None:
+        self.clock, self.router, self.predict, self.watch = VirtualClock(), router, predict, watch
+        self.max_tokens, self.turns, self.think_time = max_tokens, turns, think_time
+        self.nodes = [Node(parts, machine, self.clock) for parts, machine in nodes]
+        self.longest = min(machine.longest for _, machine in nodes)  # tokens of a request that each node can hold
+        # tokens of a prefix block that a router remembers
+        self.block = CHUNK if any(machine.prefix_cache_tokens for _, machine in nodes) else None
+        self.trace = sorted(trace, key=lambda one: one.arrival)
+        self.following = list_following(self.trace, turns)  # place of the next turn
+        begun = set(self.following.values())
+        # heap of (time, place in the trace)
+        self.due = [(one.arrival, place) for place, one in enumerate(self.trace) if place not in begun]
+        self.history: dict[int, int] = {}  # tokens of each conversation
+        self.prompts: dict[int, tuple[int, ...]] = {}  # one of each length
+        self.kind, self.programs = Kind(), dict[str, Program]()  # by run
+        self.requests, self.runs_within = list[Request](), list[float | None]()  # the latter by request
+        self.ended = 0
 
     def run(self) -> Simulation:
         while self.due or self.ended < len(self.requests):
