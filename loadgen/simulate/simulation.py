@@ -82,7 +82,7 @@ def simulate(
     machine: Machine,
     trace: Sequence[RequestLengths],
     max_tokens: int | None = None,
-    watch: Watch | None = None,
+    watch: Watch = lambda ended: None,
     predict: Predict | None = None,
     *,
     turns: int = 1,
@@ -150,7 +150,7 @@ class _Simulator:
         think_time: float,
         router: Router,
         predict: Predict | None,
-        watch: Watch | None,
+        watch: Watch,
     ) -> None:
         self.clock, self.router, self.predict, self.watch = VirtualClock(), router, predict, watch
         self.max_tokens, self.turns, self.think_time = max_tokens, turns, think_time
@@ -242,8 +242,7 @@ class _Simulator:
         self.ended += 1
         if reason is not FinishReason.ERROR:
             self._follow(request, place)
-        if self.watch is not None:
-            self.watch(self.ended)
+        self.watch(self.ended)
 
 
 def served(request: Request, origin: float = 0.0, run_within: float | None = None) -> Served:

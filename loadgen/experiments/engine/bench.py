@@ -19,7 +19,6 @@ from models.errors import UserError
 from models.progress import Bars
 
 OURS, THEIRS = "lengthwise", "generate"
-MIB = 2**20
 HEADS = ("rows", "", "tokens/s (min-max)", "to generate", "ms a step", "to floor")
 SETTING = ("model", "rounds", "seed", "input_len", "output_len")
 
@@ -28,7 +27,7 @@ Json = dict[str, Any]
 
 def show(found: Json, console: Console) -> None:
     floor, setting = found["floor"], found["setting"]
-    told = f"memory bandwidth {floor['bandwidth'] / 1e9:.1f} GB/s, weights {floor['weight_bytes'] / MIB:.0f} MiB"
+    told = f"memory bandwidth {floor['bandwidth'] / 1e9:.1f} GB/s, weights {floor['weight_bytes'] / 2**20:.0f} MiB"
     console.print(f"{told}, KV cache {floor['kv_bytes_per_token'] / 1024:.1f} KiB a token", highlight=False)
     title = (
         f"output tokens/s, prefill included, {setting['input_len']} in / {setting['output_len']} out; "

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -64,18 +64,13 @@ WAYS: Mapping[str, Way] = {"graph": capture_on, "eager": capture_nothing, "mask"
 SPARE = 64  # columns by which a measured batch may grow
 
 
-@dataclass
 class GpuParts:
     """The parts with one network."""
 
-    config: LlamaConfig
-    dtype: torch.dtype
-    device: torch.device
-
-    def __post_init__(self) -> None:
-        self.subject = setup.random_subject(self.config, self.dtype, self.device)
+    def __init__(self, config: LlamaConfig, dtype: torch.dtype, device: torch.device) -> None:
+        self.device, self.subject = device, setup.random_subject(config, dtype, device)
         self.model = self.subject.model
-        flash = has_flash(self.dtype, self.model.kv.head_dim, self.device)
+        flash = has_flash(dtype, self.model.kv.head_dim, device)
         self.varlen = flash_attention if flash else gather_attention
 
     def parity(self) -> Json:

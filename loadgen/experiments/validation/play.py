@@ -42,10 +42,17 @@ from server.config import ServeConfig
 FOR_EVER = 1e9  # seconds for which the last speed holds
 
 
-@dataclass(frozen=True, slots=True)
-class SpeedCurve:
-    """Work that a never idle device has done by each moment; both ascend from 0, linear in between."""
+PHASES: tuple[Phase, Phase] = ("prefill", "decode")
 
+
+@dataclass(frozen=True, slots=True)
+class RunSpeed:
+    """A run's prices, and the work that a never idle device has done by each moment; both ascend from 0, linear in
+    between.
+    """
+
+    prices: Bilinear  # fitted; sums of prefills and of iterations are exact
+    slowdown: float  # seconds over the profile's
     moments: FloatArray  # (moments,), seconds after the run's begin
     work: FloatArray  # (moments,), seconds by the prices
 
@@ -53,18 +60,6 @@ class SpeedCurve:
         """A machine as fast at each moment."""
         done = float(np.interp(now, self.moments, self.work))
         return float(np.interp(done + seconds, self.work, self.moments)) - now
-
-
-PHASES: tuple[Phase, Phase] = ("prefill", "decode")
-
-
-@dataclass(frozen=True, slots=True)
-class RunSpeed:
-    """A run's prices, and its speed about them."""
-
-    prices: Bilinear  # fitted; sums of prefills and of iterations are exact
-    slowdown: float  # seconds over the profile's
-    curve: SpeedCurve
 
 
 @dataclass(slots=True)
@@ -95,13 +90,13 @@ class Speedometer:
         """The profile's speed without steps."""
         if {step.phase for _, _, step in self._steps} != set(PHASES):
             even = np.array([0.0, FOR_EVER])
-            return RunSpeed(self.profile, 1.0, SpeedCurve(even, even))
+            return RunSpeed(self.profile, 1.0, even, even)
         prices = self._fit()
         measured = sum(_seconds(step) for _, _, step in self._steps)
         profiled = sum(step.price(self.profile) for _, _, step in self._steps)
-        return RunSpeed(prices, measured / profiled, self._follow(prices))
+        return RunSpeed(prices, measured / profiled, *self._follow(prices))
 
-    def _follow(self, prices: Bilinear) -> SpeedCurve:
+    def _follow(self, prices: Bilinear) -> tuple[FloatArray, FloatArray]:
         """By the first executor: all share a machine."""
         moments, work = [0.0], [0.0]
         for executor, now, step in self._steps:
@@ -110,7 +105,7 @@ class Speedometer:
                 idle = began - moments[-1]
                 moments += [began, max(began, now)]
                 work += [work[-1] + idle, work[-1] + idle + step.price(prices)]
-        return SpeedCurve(np.array([*moments, moments[-1] + FOR_EVER]), np.array([*work, work[-1] + FOR_EVER]))
+        return np.array([*moments, moments[-1] + FOR_EVER]), np.array([*work, work[-1] + FOR_EVER])
 
     def _fit(self) -> Bilinear:
         prefills, decodes = ([step for _, _, step in self._steps if step.phase == phase] for phase in PHASES)

@@ -192,7 +192,7 @@ def _judge(asked: ValidateFlags, engine: Engine) -> Iterator[ValidationVerdict]:
             config = replace(engine.config, strategy=name)
             for rho, trace in _traces(asked, config, engine, bars):
                 real, speed = play(engine, config, trace, asked.seed, bars)
-                paces = (replace(twin, cost=speed.prices.slowed(one), pace=speed.curve.pace) for one in DRAWS)
+                paces = (replace(twin, cost=speed.prices.slowed(one), pace=speed.pace) for one in DRAWS)
                 profiled, *draws = (_simulate(config, engine, one, trace) for one in (twin, *paces))
                 compared = compare(measure_latencies(real.requests), profiled, draws)
                 yield ValidationVerdict(name, rho, len(trace), speed.slowdown, compared)
