@@ -18,20 +18,14 @@ Several = Annotated[int, Meta(ge=2)]  # so that a token follows another
 
 
 @dataclass(frozen=True, kw_only=True)
-class BenchedModel:
-    """The model that a benchmark loads into this process."""
+class EngineBench:
+    """A model, and the parts of its comparison with transformers."""
 
     model: str = option("smollm2-135m-instruct", "as for serve", positional=True)
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = option("auto", "as for serve")
     quantization: str = option("auto", "as for serve", choices=lambda: ("auto", *QUANTIZATIONS))
     device: Literal["auto", "cpu", "cuda"] = option("auto", "as for serve")
     seed: int = option(0, "seed of the prompts")
-
-
-@dataclass(frozen=True, kw_only=True)
-class EngineBench(BenchedModel):
-    """The parts of a comparison with transformers."""
-
     rows: tuple[Count, ...] = option((), f"rows to compare at (default: {' '.join(map(str, ROWS))})", nargs="+")
     input_len: Count = option(64, "prompt tokens of a row")
     output_len: Several = option(64, "tokens to generate for a row")
