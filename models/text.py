@@ -91,7 +91,6 @@ class Text:
 
     @cached_property
     def takes_tools(self) -> bool:
-        """Whether the template renders tools, calls and results."""
         if not isinstance(self._template, str):
             return False
         try:
@@ -201,7 +200,6 @@ class Text:
         return list(self._backend.decode_batch(list(map(list, lines)), skip_special_tokens=True))
 
     def stream(self) -> ByteStream | TextStream:
-        """An answer's text, token by token."""
         return TextStream(self) if self._pieces is None else ByteStream(self._pieces)
 
     @cached_property

@@ -162,7 +162,6 @@ class FileStore:
         self._count(name, holder, None)
 
     def add(self, name: str, filename: str, purpose: str, holder: str | None) -> StoredFile:
-        """Make a file of written content."""
         with open(self.path(name), "rb") as content:
             os.fsync(content)  # before its record
             size = os.fstat(content.fileno()).st_size
