@@ -8,16 +8,7 @@ import torch
 from torch import Tensor, nn, ops
 
 from models.errors import LoadError
-from models.network.linear import (
-    GROUP,
-    CudaInt4Linear,
-    Fp8Linear,
-    HalfLinear,
-    Int4Linear,
-    Int8Linear,
-    PackedLinear,
-    fits_float16,
-)
+from models.network import linear as layers
 from models.network.quantization import FEW_BITS, QUANTIZATIONS, Quantization
 
 ALIGNMENT = 16  # outputs of integer kernels
@@ -120,19 +111,19 @@ def pack_encoder(network: nn.Module) -> None:
 
 def _packed(linear: nn.Linear, quantization: Quantization, keep_wide: bool, *, cuda: bool = False) -> nn.Module:
     packable = packs(linear.weight.dtype, linear.weight.device)
-    even = linear.out_features % ALIGNMENT == 0 and linear.in_features % GROUP == 0
+    even = linear.out_features % ALIGNMENT == 0 and linear.in_features % layers.GROUP == 0
     match quantization:
-        case Quantization.FLOAT16 if fits_float16(linear.weight):
-            return HalfLinear(linear)
+        case Quantization.FLOAT16 if layers.fits_float16(linear.weight):
+            return layers.HalfLinear(linear)
         case Quantization.INT4 if even and cuda:
-            return CudaInt4Linear(linear)
+            return layers.CudaInt4Linear(linear)
         case Quantization.FP8 if linear.out_features % ALIGNMENT == linear.in_features % ALIGNMENT == 0:
-            return Fp8Linear(linear)
+            return layers.Fp8Linear(linear)
         case Quantization.INT4 if even:
-            return Int4Linear(linear, keep_wide=keep_wide and packable)
+            return layers.Int4Linear(linear, keep_wide=keep_wide and packable)
         case Quantization.INT8 if even:
-            return Int8Linear(linear, keep_wide=keep_wide and packable)
-    return PackedLinear(linear) if packable else linear
+            return layers.Int8Linear(linear, keep_wide=keep_wide and packable)
+    return layers.PackedLinear(linear) if packable else linear
 
 
 MADV_COLLAPSE = 25  # Linux 6.1
