@@ -111,7 +111,7 @@ def test_ctrl_c_leaves_the_verdicts_until_then(
 
 def parse(*flags: str) -> ValidateFlags:
     parser = argparse.ArgumentParser()
-    add_simulate(parser.add_subparsers(), Path, lambda asked: 0)
+    add_simulate(parser.add_subparsers(), lambda asked: 0)
     args = parser.parse_args(["simulate", "--validate", "--dataset-name", "random", *flags])
     return read_options(args, ValidateFlags)
 
@@ -165,7 +165,7 @@ def test_the_command_hands_over_to_the_validator(flags: tuple[str, ...], strateg
         return 7
 
     parser = argparse.ArgumentParser()
-    add_simulate(parser.add_subparsers(), Path, validator)
+    add_simulate(parser.add_subparsers(), validator)
     args = parser.parse_args(["simulate", "--validate", "some-model", *flags])
     assert args.run(args) == 7
     assert (seen[0].validate, seen[0].strategies) == ("some-model", strategies)
