@@ -94,12 +94,6 @@ class GpuParts:
                 found.setdefault(update.row_id, []).extend(update.token_ids)
         return found
 
-    def graphs(self, rows: int, length: int) -> Json:
-        graphs = DecodeGraphs(self.model, self._make_arena(rows, length + SPARE), self.varlen)
-        before = torch.cuda.memory_reserved()
-        seconds = self._time(graphs.prepare, repeats=1, warm=0)
-        return {"count": len(graphs), "capture_s": seconds, "MiB": (torch.cuda.memory_reserved() - before) / 2**20}
-
     def step(self, rows: int, length: int) -> Json:
         """Milliseconds of a decode step of rows of `length` / 2 to `length`, and share of the floor; `turn` adds
         sampling, `host_share` is waiting.
@@ -146,11 +140,8 @@ class GpuParts:
         specs = self._draw([(length, 10**6) for length in lengths], len(lengths))
         return [Row(spec, self.subject.text, frozenset()) for spec in specs]
 
-    def _make_arena(self, rows: int, columns: int) -> KvArena:
-        return KvArena(self.model.kv, rows * columns, max_rows=rows, by_token=True)
-
     def _make_batch(self, rows: int, columns: int, way: Way) -> RunningBatch:
-        arena = self._make_arena(rows, columns)
+        arena = KvArena(self.model.kv, rows * columns, max_rows=rows, by_token=True)
         graphs = None if way is None else DecodeGraphs(self.model, arena, self.varlen, way)
         return RunningBatch(self.model, arena, headroom=0, graphs=graphs)
 
@@ -217,7 +208,6 @@ def run_gpu(asked: GpuBench) -> int:
     parts = GpuParts(make(layers), dtype, device)
     rows, length = asked.rows or ((1, 4) if dry else (1, 8, 64, 256)), asked.length or (64 if dry else 1024)
     attempt("bounds", lambda: asdict(parts.subject.floor))
-    attempt("graphs", partial(parts.graphs, max(rows), length))
     for count in rows:
         attempt(f"step {count}", partial(parts.step, count, length))
     for tokens in (512, 2048):

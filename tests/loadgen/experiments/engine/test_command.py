@@ -78,7 +78,6 @@ def test_a_dry_run_goes_through_all_parts_and_says_so(tmp_path: Path, capsys: py
     assert {f"{count} {name}" for count in (1, 4) for name in ("first_ms", "tokens_s")} <= found["http 1B"].keys()
     ticks = ("server_us", "loop_us")  # of 10 ms: a short run may have none
     assert all(value > 0 for name, value in found["http 1B"].items() if not name.endswith(ticks))
-    assert found["graphs"]["count"] == 3
     for rows in (1, 3):
         step = found[f"step {rows}"]
         assert {f"{way}_ms" for way in ("graph", "eager", "mask", "turn", "floor")} <= step.keys()
@@ -95,7 +94,7 @@ def test_a_part_that_fails_is_told_and_the_others_go_on(
 
     monkeypatch.setattr(gpu.GpuParts, "step", fail)
     monkeypatch.setattr(gpu, "measure_host", dict)
-    for part in ("parity", "graphs", "generate"):
+    for part in ("parity", "generate"):
         monkeypatch.setattr(gpu.GpuParts, part, lambda *_: {})
     monkeypatch.setattr(gpu, "serve_random", lambda *_: {})
     code, found = run(tmp_path / "gpu.json")
