@@ -43,8 +43,8 @@ class SimulatedExecutor:
     deliver: Deliver
     alive = True  # nothing stops it
     _: KW_ONLY
+    prefixes: PrefixCache[SimulatedKv]
     store: HostStore[SimulatedRow] | None = None
-    prefixes: PrefixCache[SimulatedKv] | None = None
     headroom: int = HEADROOM
     due: float = math.inf  # clock time; infinity: on a command
     usage: DeviceUsage = field(default_factory=DeviceUsage)
