@@ -14,8 +14,6 @@ from scheduler.options import Scheduling
 
 ROWS = (1, 8, 32, 64)  # compared by default
 
-Several = Annotated[int, Meta(ge=2)]  # so that a token follows another
-
 
 @dataclass(frozen=True, kw_only=True)
 class EngineBench:
@@ -28,7 +26,7 @@ class EngineBench:
     seed: int = option(0, "seed of the prompts")
     rows: tuple[Count, ...] = option((), f"rows to compare at (default: {' '.join(map(str, ROWS))})", nargs="+")
     input_len: Count = option(64, "prompt tokens of a row")
-    output_len: Several = option(64, "tokens to generate for a row")
+    output_len: Annotated[int, Meta(ge=2)] = option(64, "tokens to generate for a row")
     rounds: Count = option(3, "rounds that count, after one more")
     beside: tuple[str, ...] = option((), nargs="+", choices=lambda: QUANTIZATIONS)
     """also this engine with its weights kept so"""
