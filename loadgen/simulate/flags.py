@@ -1,23 +1,18 @@
 """The flags of `lengthwise simulate`; without numpy."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from loadgen.workload.requests import Workload
 from models.options import Count, Natural, NonNegative, Positive, option
 from scheduler.options import Scheduling
 
-if TYPE_CHECKING:
-    from loadgen.simulate.prediction import SimulatedPrediction
-
 DEFAULT_STRATEGIES = ("vs", "baton-pd")
 VALIDATED_STRATEGIES = ("vs", "magnus", "scls", "baton-pd", "lengthwise")
 
 
-def parse_prediction(text: str) -> SimulatedPrediction:
+def parse_prediction(text: str) -> object:
     """Raises ValueError."""
     from loadgen.simulate.prediction import read_prediction  # numpy, which --help can do without
 
