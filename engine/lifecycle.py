@@ -273,11 +273,8 @@ class Lifecycle(Generic[RowT]):
         if len(rows) > 1:
             self.table.hand_back(rows, Cause.OVERFLOW)
         else:
-            self._swap_out_worst()
-
-    def _swap_out_worst(self) -> None:
-        worst = max(self.device.batch.rows, key=lambda row: row.rank)
-        (self.table.remove if worst.ended else self.table.swap_out)(worst)
+            worst = max(self.device.batch.rows, key=lambda row: row.rank)
+            (self.table.remove if worst.ended else self.table.swap_out)(worst)
 
     def _relieve(self, error: OutOfMemoryError) -> None:
         capacity = self.device.batch.capacity_tokens

@@ -1,6 +1,7 @@
 """One sequence: tokens, text and stop rule."""
 
-from collections.abc import Sequence
+from array import array
+from collections.abc import Iterable, Sequence
 
 import msgspec
 import numpy as np
@@ -11,7 +12,6 @@ from engine.kv.row_kv import RowKv
 from engine.messages import REPETITION, FinishReason, RowSpec, RowUpdate, TokenLogprob
 from engine.repetition import RepetitionDetector
 from engine.sampling.grammar import Matcher
-from engine.token_counts import TokenCounts
 from models.text import Text
 from models.text_stream import StopMatcher, TextStream, foresee_together
 
@@ -19,6 +19,24 @@ from models.text_stream import StopMatcher, TextStream, foresee_together
 class Choice(msgspec.Struct, frozen=True, gc=False):
     token_id: int
     logprob: TokenLogprob | None = None
+
+
+class TokenCounts:
+    """Distinct tokens of a row, with counts in the answer, for penalties."""
+
+    def __init__(self, prompt: Iterable[int], generated: Iterable[int]) -> None:
+        self._places = {token: place for place, token in enumerate(dict.fromkeys(prompt))}
+        self.tokens = array("q", self._places)
+        self.counts = array("f", [0.0]) * len(self.tokens)
+        for token in generated:
+            self.add(token)
+
+    def add(self, token: int) -> None:
+        place = self._places.setdefault(token, len(self.tokens))
+        if place == len(self.tokens):
+            self.tokens.append(token)
+            self.counts.append(0.0)
+        self.counts[place] += 1
 
 
 class Row(DeviceRow):
@@ -80,11 +98,9 @@ class Row(DeviceRow):
         """Bits, lowest id first; None without a grammar. End tokens before `min_tokens` only if nothing else. Raises
         GrammarFault.
         """
-        return (
-            None
-            if self.matcher is None
-            else self.matcher.allowed(self.generated, self.barred_at(self.step) | self._ignored)
-        )
+        if self.matcher is None:
+            return None
+        return self.matcher.allowed(self.generated, self.barred_at(self.step) | self._ignored)
 
     def accept(self, choice: Choice) -> RowUpdate:
         """Raises GrammarFault."""

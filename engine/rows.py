@@ -7,26 +7,13 @@ from itertools import groupby
 from operator import attrgetter
 from typing import Generic
 
+from engine import messages
 from engine.device import Device, Group, RowFault, RowT, StepOutcome, similar_lengths
 from engine.kv.host_store import HostStore
-from engine.messages import (
-    Admit,
-    BatchPolicy,
-    BatchShape,
-    Cancel,
-    Cause,
-    Entry,
-    FinishReason,
-    HandedBack,
-    Pause,
-    RowId,
-    RowSpec,
-    RowUpdate,
-    StepReport,
-    StepStats,
-)
 
 log = logging.getLogger(__name__)
+
+OPEN = messages.BatchPolicy()  # others may join
 
 
 class RowTable(Generic[RowT]):
@@ -35,49 +22,49 @@ class RowTable(Generic[RowT]):
     def __init__(self, device: Device[RowT], store: HostStore[RowT]) -> None:
         self._device = device
         self._store = store
-        self.rows: dict[RowId, RowT] = {}
+        self.rows: dict[messages.RowId, RowT] = {}
         self.unread: list[list[RowT]] = []  # to prefill, in groups, best first
         self.staged: list[RowT] = []  # best first
         self.to_enter: list[RowT] = []  # by shape, best first
         self.closed: Group | None = None  # static batch
         self.admitted = 0
-        self._handed_back: list[HandedBack] = []
+        self._handed_back: list[messages.HandedBack] = []
         self.clear()
 
     @property
     def idle(self) -> bool:
         return not (self.rows or self._handed_back)
 
-    def shape(self) -> BatchShape:
+    def shape(self) -> messages.BatchShape:
         return self._device.batch.shape(len(self.staged))
 
     def clear(self) -> None:
-        self.updates: list[RowUpdate] = []
-        self.begun: tuple[RowId, ...] = ()  # prefill
-        self.swapped_out: tuple[RowId, ...] = ()  # to host
-        self.tally = StepStats()
+        self.updates: list[messages.RowUpdate] = []
+        self.begun: tuple[messages.RowId, ...] = ()  # prefill
+        self.swapped_out: tuple[messages.RowId, ...] = ()  # to host
+        self.tally = messages.StepStats()
 
-    def take_handed_back(self) -> tuple[HandedBack, ...]:
+    def take_handed_back(self) -> tuple[messages.HandedBack, ...]:
         handed_back, self._handed_back = tuple(self._handed_back), []
         return handed_back
 
-    def report(self, executor: int, step: int, seconds: float) -> StepReport:
+    def report(self, executor: int, step: int, seconds: float) -> messages.StepReport:
         updates, back = tuple(self.updates), self.take_handed_back()
         shape, swapped = self.shape(), self.swapped_out
-        return StepReport(executor, step, updates, shape, seconds, self.begun, back, self.tally, swapped)
+        return messages.StepReport(executor, step, updates, shape, seconds, self.begun, back, self.tally, swapped)
 
-    def carry_out(self, command: Admit | Pause | Cancel) -> None:
+    def carry_out(self, command: messages.Admit | messages.Pause | messages.Cancel) -> None:
         match command:
-            case Admit(rows, terms):
+            case messages.Admit(rows, terms):
                 self.admit(rows, terms)
-            case Pause(row_ids):
+            case messages.Pause(row_ids):
                 self.pause(row_ids)
-            case Cancel(row_ids):
+            case messages.Cancel(row_ids):
                 self.cancel(row_ids)
 
     # In
 
-    def admit(self, specs: Iterable[RowSpec], terms: BatchPolicy = BatchPolicy()) -> None:  # noqa: B008 (frozen)
+    def admit(self, specs: Iterable[messages.RowSpec], terms: messages.BatchPolicy = OPEN) -> None:
         group = Group(terms)
         unread: list[RowT] = []
         for spec in specs:
@@ -87,12 +74,12 @@ class RowTable(Generic[RowT]):
             self.rows[row.row_id] = row
             if row.kv is not None:
                 self.stage(row)
-            elif terms.entry is Entry.SHAPE and not terms.closed and not row.scores_prompt:
+            elif terms.entry is messages.Entry.SHAPE and not terms.closed and not row.scores_prompt:
                 bisect.insort(self.to_enter, row, key=attrgetter("rank"))
             else:  # no batch to enter, or prompt log-probabilities, made by prefill only
                 unread.append(row)
         parts = [unread]
-        if terms.entry is Entry.EMBED_BLOCKING:
+        if terms.entry is messages.Entry.EMBED_BLOCKING:
             parts = [[row] for row in unread]
         elif not terms.closed:
             unread.sort(key=self._copied_prefix)  # stable
@@ -129,7 +116,7 @@ class RowTable(Generic[RowT]):
 
     def _may_join_others(self, row: RowT) -> bool:
         terms = row.group.terms
-        return not (row.setbacks or terms.closed or terms.entry is Entry.EMBED_BLOCKING)
+        return not (row.setbacks or terms.closed or terms.entry is messages.Entry.EMBED_BLOCKING)
 
     def stage(self, row: RowT) -> None:
         bisect.insort(self.staged, row, key=attrgetter("rank"))
@@ -156,28 +143,28 @@ class RowTable(Generic[RowT]):
         for row, error in outcome.failures:
             self.fail([row], error)
 
-    def cancel(self, row_ids: Iterable[RowId]) -> None:
+    def cancel(self, row_ids: Iterable[messages.RowId]) -> None:
         for row_id in row_ids:
             self._store.take(row_id)
             if row_id in self.rows:
                 self.remove(self.rows[row_id])
 
-    def pause(self, row_ids: Iterable[RowId]) -> None:
+    def pause(self, row_ids: Iterable[messages.RowId]) -> None:
         """In the next report; ended and unknown ids are ignored."""
         here = [self.rows[row_id] for row_id in dict.fromkeys(row_ids) if row_id in self.rows]
-        self.hand_back([row for row in here if not row.ended], Cause.PAUSE)
+        self.hand_back([row for row in here if not row.ended], messages.Cause.PAUSE)
 
     def hand_back_all(self) -> None:
-        self.hand_back([row for row in self.rows.values() if not row.ended], Cause.FAULT)
+        self.hand_back([row for row in self.rows.values() if not row.ended], messages.Cause.FAULT)
 
     def swap_out(self, row: RowT) -> None:
         if self._save(row):
             self.stage(row)
             self.swapped_out += (row.row_id,)
         else:
-            self.hand_back([row], Cause.OVERFLOW)
+            self.hand_back([row], messages.Cause.OVERFLOW)
 
-    def salvage(self) -> tuple[RowId, ...]:
+    def salvage(self) -> tuple[messages.RowId, ...]:
         """Rows that begun and were not running: the latter may have unreported tokens."""
         safe = [row for row in self.rows.values() if row.step and row not in self._device.batch.rows]
         for row in safe:
@@ -193,18 +180,17 @@ class RowTable(Generic[RowT]):
 
     def fail(self, rows: Iterable[RowT], error: Exception) -> None:
         failed, by_client = [row for row in rows if not row.ended], is_by_client(error)
-        said = (
-            str(error) if isinstance(error, RowFault) else f"the engine failed on this request ({type(error).__name__})"
-        )
+        fault = f"the engine failed on this request ({type(error).__name__})"
+        said = str(error) if isinstance(error, RowFault) else fault
         if failed:
             level = logging.INFO if by_client else logging.ERROR
             log.log(level, "rows failed: %s", error, exc_info=not by_client and error)
         for row in failed:
             self.remove(row, wipe=isinstance(error, RowFault) and error.wipe)
-            end = FinishReason.ERROR
-            self.updates.append(RowUpdate(row.row_id, finish_reason=end, error=said, by_client=by_client))
+            end = messages.FinishReason.ERROR
+            self.updates.append(messages.RowUpdate(row.row_id, finish_reason=end, error=said, by_client=by_client))
 
-    def hand_back(self, rows: Iterable[RowT], cause: Cause) -> None:
+    def hand_back(self, rows: Iterable[RowT], cause: messages.Cause) -> None:
         """From the last place on, so that none moves."""
         leaving, running = list(rows), list(self._device.batch.rows)
         self.updates += self._device.unreported(leaving)
@@ -215,7 +201,7 @@ class RowTable(Generic[RowT]):
             self.remove(row)
         if leaving:
             dropped = tuple(row.row_id for row in leaving if row.kv is None)
-            self._handed_back.append(HandedBack(tuple(row.row_id for row in leaving), cause, dropped))
+            self._handed_back.append(messages.HandedBack(tuple(row.row_id for row in leaving), cause, dropped))
 
     def _save(self, row: RowT) -> bool:
         if row.kv is None and row not in self._device.batch.rows:

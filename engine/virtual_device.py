@@ -63,7 +63,6 @@ class VirtualDevice(SimulatedDevice):
     _sleeps_well: bool = False
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         filler = f"{self.name} takes time and computes nothing: this text is filler. "
         self._tokens = self.text.encode(filler, add_special_tokens=False)
 

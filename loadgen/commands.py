@@ -3,7 +3,6 @@
 import argparse
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from pathlib import Path
 
 from loadgen.options import BenchFlags, CompareFlags
 from loadgen.simulate.flags import VALIDATED_STRATEGIES, SimulateFlags, ValidateFlags, Validation
@@ -59,8 +58,8 @@ def run_compare(args: argparse.Namespace) -> int:
     return run_compare(read_options(args, CompareFlags))
 
 
-def add_simulate(subparsers: Subparsers, cache: Callable[[], Path], validate: Validate | None = None) -> None:
-    """`cache` holds this machine's profiles; `validate` compares with the real engine."""
+def add_simulate(subparsers: Subparsers, validate: Validate | None = None) -> None:
+    """`validate` compares with the real engine."""
 
     def run(args: argparse.Namespace) -> int:
         """Compare strategies on simulated executors.
@@ -78,7 +77,7 @@ def add_simulate(subparsers: Subparsers, cache: Callable[[], Path], validate: Va
                 raise UserError(f"{one.flag} counts only with --validate")
         from loadgen.simulate.run import run_simulate
 
-        return run_simulate(read_options(args, SimulateFlags), cache)
+        return run_simulate(read_options(args, SimulateFlags))
 
     parser = subparsers.add_parser("simulate", **describe(run))
     add_groups(parser, groups_of(SimulateFlags))

@@ -41,7 +41,6 @@ def format_number(value: float) -> str:
 
 
 def tell_duration(seconds: float) -> str:
-    """How long a command takes, before it starts."""
     told = f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.0f} minutes"
     return f"It takes some {told} on one core; Ctrl-C leaves what was measured until then."
 

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from loadgen.bench.measures import divide, find_percentile
 from loadgen.client.request import Clock, LoadPrompt, PreparedRequest, RequestForm, RequestOutcome
+from loadgen.options import Arriving
 from loadgen.result_file import Json
 from scheduler.clock import background, watch_lag
 
@@ -37,27 +38,18 @@ def arrival_times(rate: float, burstiness: float, count: int, rng: np.random.Gen
 ARRIVALS, CANCELLATIONS = range(2)  # independent random streams, so that cancellations do not move other requests
 
 
-def schedule(
-    prompts: Sequence[LoadPrompt],
-    form: RequestForm,
-    rate: float | None = None,
-    burstiness: float = 1.0,
-    seed: int = 0,
-    cancel_rate: float = 0.0,
-    cancel_delay: float = 1.0,
-) -> list[PreparedRequest]:
-    """In order; without `rate` at their own times. Clients leave a share `cancel_rate` after `cancel_delay`
-    seconds. Raises UserError.
-    """
-    if rate is None:
+def schedule(prompts: Sequence[LoadPrompt], form: RequestForm, how: Arriving, seed: int = 0) -> list[PreparedRequest]:
+    """In order. Raises UserError."""
+    if how.request_rate is None:
         prompts = sorted(prompts, key=lambda prompt: prompt.arrival)
         times = [prompt.arrival for prompt in prompts]
     else:
-        times = arrival_times(rate, burstiness, len(prompts), np.random.default_rng([seed, ARRIVALS])).tolist()
-    leaves = np.random.default_rng([seed, CANCELLATIONS]).random(len(prompts)) < cancel_rate
+        rng = np.random.default_rng([seed, ARRIVALS])
+        times = arrival_times(how.request_rate, how.burstiness, len(prompts), rng).tolist()
+    leaves = np.random.default_rng([seed, CANCELLATIONS]).random(len(prompts)) < how.cancel_rate
     firsts = accumulate((1 + len(prompt.follow_ups) for prompt in prompts), initial=0)
     return [
-        form.fill(prompt, index, due, cancel_delay if leave else None)
+        form.fill(prompt, index, due, how.cancel_delay if leave else None)
         for index, prompt, due, leave in zip(firsts, prompts, times, leaves, strict=False)  # one more in `firsts`
     ]
 

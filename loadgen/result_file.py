@@ -1,7 +1,6 @@
 """Result files: checked before a long run, written after it."""
 
 import sys
-import tomllib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import Any
 import orjson
 
 from models.errors import UserError
-from models.files import require_writable_file
+from models.files import read_toml, require_writable_file
 
 PROGRAM = (sys.executable, "-P", "-m", "lengthwise")  # `-P`: not from the working directory
 
@@ -18,7 +17,7 @@ PROGRAM = (sys.executable, "-P", "-m", "lengthwise")  # `-P`: not from the worki
 Json = dict[str, object]
 
 # names, units, and tables of figures
-FIGURES: Mapping[str, Any] = tomllib.loads(Path(__file__).with_name("columns.toml").read_text("utf-8"))
+FIGURES: Mapping[str, Any] = read_toml(__file__, "columns.toml")
 
 
 @contextmanager

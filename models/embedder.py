@@ -33,9 +33,8 @@ class Embedder:
     def load(cls, folder: Path, *, max_tokens: int = EMBEDDER_MAX_TOKENS) -> Embedder:
         """Raises CatalogError."""
         if not (folder / MODULES).is_file():
-            raise CatalogError(
-                f"{folder} is no sentence embedder, it has no {MODULES}: name one, such as all-minilm-l6-v2"
-            )
+            message = f"{folder} is no sentence embedder, it has no {MODULES}"
+            raise CatalogError(f"{message}: name one, such as all-minilm-l6-v2")
         with translate_failures(lambda why: CatalogError(f"the sentence embedder in {folder} cannot be loaded: {why}")):
             network = SentenceTransformer(str(folder), device="cpu", local_files_only=True, trust_remote_code=False)
         network.max_seq_length = min(max_tokens, network.max_seq_length or max_tokens)

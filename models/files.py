@@ -1,12 +1,13 @@
-"""Atomic files."""
+"""Atomic files, and those beside a module."""
 
 import errno
 import os
 import tempfile
+import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 
 @contextmanager
@@ -24,6 +25,10 @@ def replace_file(path: Path) -> Iterator[BinaryIO]:
     except BaseException:
         os.unlink(draft)
         raise
+
+
+def read_toml(module: str, name: str) -> dict[str, Any]:
+    return tomllib.loads(Path(module).with_name(name).read_text("utf-8"))
 
 
 def is_disk_full(error: BaseException) -> bool:

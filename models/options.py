@@ -138,7 +138,6 @@ class Option:
 
     @property
     def expected(self) -> str:
-        """Description of a valid value."""
         noun, least, most = NOUNS.get(self.kind, "a value"), self.bounds.ge, self.bounds.le
         if self.kind is float and not self.infinite and most is None:
             noun = "a finite number"

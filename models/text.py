@@ -1,7 +1,5 @@
 """Tokenizer and chat template; thread-safe."""
 
-from __future__ import annotations
-
 import logging
 import re
 import secrets
@@ -12,7 +10,7 @@ from inspect import signature
 from itertools import chain
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, TypeAlias
+from typing import Any, Self, TypeAlias
 
 from jinja2 import Environment, TemplateError, meta
 from tokenizers import Encoding, Tokenizer
@@ -52,7 +50,7 @@ class Text:
         self._limit: int | None = None
 
     @classmethod
-    def load(cls, folder: Path, *, chat_template: str | None = None, patience: float = PATIENCE) -> Text:
+    def load(cls, folder: Path, *, chat_template: str | None = None, patience: float = PATIENCE) -> Self:
         """Raises TextError without a safe tokenizer."""
         remedy = "copy the tokenizer files of the original model there"
         with translate_failures(lambda why: TextError(f"no usable tokenizer in {folder.name}: {why}; {remedy}")):
@@ -93,7 +91,6 @@ class Text:
 
     @cached_property
     def takes_tools(self) -> bool:
-        """Whether the template renders tools, calls and results."""
         if not isinstance(self._template, str):
             return False
         try:
@@ -203,7 +200,6 @@ class Text:
         return list(self._backend.decode_batch(list(map(list, lines)), skip_special_tokens=True))
 
     def stream(self) -> ByteStream | TextStream:
-        """An answer's text, token by token."""
         return TextStream(self) if self._pieces is None else ByteStream(self._pieces)
 
     @cached_property

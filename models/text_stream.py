@@ -125,7 +125,6 @@ class TextStream:
         return self._ids[self._from : self._shown], [*self._ids[self._from :], token_id]
 
     def foresee(self, texts: Sequence[str]) -> None:
-        """The windows' texts, for the next push."""
         self._foreseen = texts
 
     def push(self, token_id: int) -> str:

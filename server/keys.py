@@ -11,7 +11,7 @@ from hmac import compare_digest
 from pathlib import Path
 from types import MappingProxyType
 
-from server.settings import ConfigError
+from server.settings import ConfigError, read_text
 
 log = logging.getLogger(__name__)
 
@@ -72,13 +72,7 @@ def read_keys(given: Sequence[str], file: Path | None, environ: Mapping[str, str
 
 def read_key_file(file: Path, source: str) -> dict[str, float]:
     """One a line with optional weight; # comments."""
-    try:
-        lines = file.read_text("utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        # What was read may be a key.
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
-        raise ConfigError(f"{source} cannot be read: {reason}") from None
-    stripped = [(number, line.strip()) for number, line in enumerate(lines, 1)]
+    stripped = [(number, line.strip()) for number, line in enumerate(read_text(file, source).splitlines(), 1)]
     keys = dict(_read_line(line, f"{source}, line {number}") for number, line in stripped if line and line[0] != "#")
     if not keys:
         raise ConfigError(f"{source} holds no key: write one a line")

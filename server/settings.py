@@ -98,6 +98,15 @@ def find_strangers(kind: type, environ: Mapping[str, str], others: Iterable[str]
     return [f"{PREFIX}{name} is no setting{_suggest(name, names, PREFIX)}" for name in found if name not in names]
 
 
+def read_text(file: Path, source: str) -> str:
+    """Raises ConfigError, without what was read, which may be a key."""
+    try:
+        return file.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        raise ConfigError(f"{source} cannot be read: {reason}") from None
+
+
 def _read(file: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(file.read_text("utf-8"))

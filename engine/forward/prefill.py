@@ -115,9 +115,8 @@ class Prefill:
         self.tally = StepStats(prompt=read, pad=len(lengths) * self._width - read, cached=self._copied)
         self._copied = 0
         still = sum(length > end for length in lengths)
-        self._ended = [
-            Prefilled(self.rows[i], self._cut(i, lengths[i]), logits[i][-1]) for i in range(still, len(self.rows))
-        ]
+        ended = range(still, len(lengths))
+        self._ended = [Prefilled(self.rows[i], self._cut(i, lengths[i]), logits[i][-1]) for i in ended]
 
     def collect(self) -> list[Prefilled]:
         """Rows that ended in the latest chunk."""

@@ -51,9 +51,7 @@ class Profiler:
         self._batch = RunningBatch(self.model, arena, headroom=0, graphs=graphs)
 
     def now(self) -> float:
-        if self.model.device.type == "cuda":
-            torch.cuda.synchronize(self.model.device)
-        return self.clock()
+        return read_clock(self.model.device, self.clock)
 
     def holds(self, rows: int, columns: int) -> bool:
         return rows <= self.max_rows and rows * columns <= self.capacity_tokens
@@ -128,6 +126,13 @@ class Profiler:
         prompt = tuple(random.Random(length).choices(range(self.model.vocab_size), k=length))
         endless = SamplingParams(max_tokens=self.model.context_length, temperature=0.0, ignore_eos=True)
         return [Row(RowSpec(row_id, prompt, endless), self.text, frozenset()) for row_id in range(rows)]
+
+
+def read_clock(device: torch.device, clock: Callable[[], float] = time.perf_counter) -> float:
+    """Once the device is idle."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return clock()
 
 
 SHORTEST = 16  # tokens

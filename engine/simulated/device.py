@@ -17,16 +17,13 @@ class SimulatedDevice:
     batch: SimulatedBatch
     cost: Cost
     max_prefill_tokens: int
-    prefixes: PrefixCache[SimulatedKv] | None = None
+    prefixes: PrefixCache[SimulatedKv]
     prefilling: list[SimulatedRow] = field(default_factory=list)  # longest first
     _kept: int = 0  # cached columns
     _read: int = 0  # columns
     _copying: float = 0.0  # seconds of copies due
     _under_way: int = 0  # iterations
     _glance: int = 0
-
-    def __post_init__(self) -> None:
-        self._prefixes = PrefixCache[SimulatedKv](0, chunk=1) if self.prefixes is None else self.prefixes
 
     @property
     def skips_padding(self) -> bool:
@@ -36,7 +33,7 @@ class SimulatedDevice:
         return SimulatedRow(spec)
 
     def kept_prefix(self, row: SimulatedRow) -> int:
-        return self._prefixes.length(row.prompt, row.cache_scope)
+        return self.prefixes.length(row.prompt, row.cache_scope)
 
     def kv_bytes(self, row: SimulatedRow) -> int:
         """One a token: unbounded."""
@@ -96,14 +93,14 @@ class SimulatedDevice:
         if not self.prefilling:
             self.prefilling = sorted(rows, key=lambda row: -row.length)
             prompts = [(row.prompt, row.cache_scope) for row in self.prefilling]
-            found = self._prefixes.find(prompts, max(row.group.terms.kept_from for row in rows))
-            self._kept = self._read = self._prefixes.chunk * len(found[0])
+            found = self.prefixes.find(prompts, max(row.group.terms.kept_from for row in rows))
+            self._kept = self._read = self.prefixes.chunk * len(found[0])
             for row in rows:
                 row.cached_prompt = self._kept
         return StepStats()
 
     def _chunk_end(self) -> int:
-        chunk = self._prefixes.chunk
+        chunk = self.prefixes.chunk
         columns = max(chunk, self.max_prefill_tokens // len(self.prefilling) // chunk * chunk)
         return min(self._read + columns, self.prefilling[0].length)
 
@@ -118,7 +115,7 @@ class SimulatedDevice:
         tally = StepStats(prompt=read, pad=len(rows) * (end - begin) - read, generated=len(ended), cached=cached)
         self._read, self.prefilling = end, [row for row in rows if row.length > end]
         for row in ended:
-            self._prefixes.keep(row.prompt, row.cache_scope, _block, row.back_within)
+            self.prefixes.keep(row.prompt, row.cache_scope, _block, row.back_within)
             row.step += 1
             row.kv = SimulatedKv(row.cached_tokens, in_host_memory=False)
         return StepOutcome([row.report() for row in ended], tally=tally, read=ended)

@@ -41,11 +41,11 @@ class SimulatedExecutor:
     machine: Machine
     now: Callable[[], float]
     deliver: Deliver
+    alive = True  # nothing stops it
     _: KW_ONLY
+    prefixes: PrefixCache[SimulatedKv]
     store: HostStore[SimulatedRow] | None = None
-    prefixes: PrefixCache[SimulatedKv] | None = None
     headroom: int = HEADROOM
-    alive: bool = True
     due: float = math.inf  # clock time; infinity: on a command
     usage: DeviceUsage = field(default_factory=DeviceUsage)
     _inbox: list[Command] = field(default_factory=list)
@@ -65,8 +65,6 @@ class SimulatedExecutor:
 
     def post(self, command: Command) -> None:
         """Cuts current work short where it must."""
-        if not self.alive:
-            return
         self._inbox.append(command)
         if self._work is None:
             self.due = self.now()
@@ -88,11 +86,9 @@ class SimulatedExecutor:
             self.due = math.inf if self._table.idle and not self._inbox else now
             return
         for command in self.reclaim():
-            if isinstance(command, Stop):
-                self.alive = False
-            else:
-                self._table.carry_out(command)
-        self._work = self._next_work() if self.alive else None
+            assert not isinstance(command, Stop), "nothing is given up in a simulation"
+            self._table.carry_out(command)
+        self._work = self._next_work()
         self._began = now
         self.due = math.inf if self._work is None else now + self._work.seconds
         self._report(0.0)

@@ -1,11 +1,9 @@
 """A simulated machine and its work."""
 
-from __future__ import annotations
-
 import bisect
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Protocol, TypeAlias
+from typing import Protocol, Self, TypeAlias
 
 from engine.device import Action
 
@@ -44,10 +42,10 @@ class Work:
     def seconds(self) -> float:
         return self.lasts(self.iterations)
 
-    def paced(self, pace: Pace, now: float) -> Work:
+    def paced(self, pace: Pace, now: float) -> Self:
         return replace(self, lasts=lambda count: pace(now, self.lasts(count)))
 
-    def cut(self, elapsed: float) -> Work:
+    def cut(self, elapsed: float) -> Self:
         """Within `elapsed` seconds, at least one iteration."""
         counts = range(1, self.iterations)
         return replace(self, iterations=1 + bisect.bisect_left(counts, elapsed - INSTANT, key=self.lasts))

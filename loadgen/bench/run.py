@@ -109,8 +109,7 @@ class Benchmark:
 async def bench(asked: BenchFlags, prompts: Sequence[LoadPrompt], watch: Watch) -> Benchmark:
     """Cancelled, the result covers what ended. Raises UserError, and KeyboardInterrupt while warming up."""
     async with _connect(asked, len(prompts)) as (client, form):
-        arriving = asked.request_rate, asked.burstiness
-        requests = schedule(prompts, form, *arriving, asked.seed, asked.cancel_rate, asked.cancel_delay)
+        requests = schedule(prompts, form, asked, asked.seed)
         await _warm_up(client, form, asked, prompts, watch)
         # present objects are permanent: collecting them would delay sending
         gc.collect()

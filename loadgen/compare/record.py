@@ -178,7 +178,6 @@ class MeanChange(NamedTuple):
 
     @property
     def shown(self) -> bool:
-        """Whether the bounds exclude zero."""
         return self.low > 0 or self.high < 0
 
 

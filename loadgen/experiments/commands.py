@@ -30,7 +30,7 @@ def run_gpu(asked: GpuBench) -> int:
     """Find out what this engine does on a GPU, in some minutes and without a download.
 
     On random weights, of an 8B's size if memory allows: whether graphs, flash attention and masks give the same
-    tokens, what a decode step takes to the floor of memory bandwidth, prefill, copies, and transformers' generate.
+    tokens, what a decode step takes to the floor of memory bandwidth, prefill, and transformers' generate.
     Without a GPU a tiny dry run. Exits with 1 where a part failed.
     """
     from loadgen.experiments.engine.gpu import run_gpu

@@ -14,37 +14,22 @@ from scheduler.options import Scheduling
 
 ROWS = (1, 8, 32, 64)  # compared by default
 
-Several = Annotated[int, Meta(ge=2)]  # so that a token follows another
-
 
 @dataclass(frozen=True, kw_only=True)
-class BenchedModel:
-    """The model that a benchmark loads into this process."""
+class EngineBench:
+    """A model, and the parts of its comparison with transformers."""
 
     model: str = option("smollm2-135m-instruct", "as for serve", positional=True)
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = option("auto", "as for serve")
     quantization: str = option("auto", "as for serve", choices=lambda: ("auto", *QUANTIZATIONS))
     device: Literal["auto", "cpu", "cuda"] = option("auto", "as for serve")
     seed: int = option(0, "seed of the prompts")
-
-
-@dataclass(frozen=True, kw_only=True)
-class EngineBench(BenchedModel):
-    """The parts of a comparison with transformers."""
-
-    rows: tuple[Count, ...] = option(
-        (), f"rows to compare at (default: {' '.join(map(str, ROWS))}; with --ragged: none)", nargs="+"
-    )
+    rows: tuple[Count, ...] = option((), f"rows to compare at (default: {' '.join(map(str, ROWS))})", nargs="+")
     input_len: Count = option(64, "prompt tokens of a row")
-    output_len: Several = option(64, "tokens to generate for a row")
+    output_len: Annotated[int, Meta(ge=2)] = option(64, "tokens to generate for a row")
     rounds: Count = option(3, "rounds that count, after one more")
     beside: tuple[str, ...] = option((), nargs="+", choices=lambda: QUANTIZATIONS)
     """also this engine with its weights kept so"""
-    ragged: bool = option(False, "compare with requests of different lengths")
-    num_requests: Count = option(128, "with --ragged: requests")
-    min_len: Several = option(16, "with --ragged: shortest prompt and output")
-    max_len: Several = option(256, "with --ragged: longest prompt and output")
-    slots: Count = option(32, "with --ragged: rows at a time")
     save_result: Path | None = option(None, "write the figures as JSON")
 
 

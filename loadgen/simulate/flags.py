@@ -1,25 +1,18 @@
 """The flags of `lengthwise simulate`; without numpy."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from loadgen.workload.requests import Workload
 from models.options import Count, Natural, NonNegative, Positive, option
 from scheduler.options import Scheduling
 
-if TYPE_CHECKING:
-    from loadgen.simulate.prediction import SimulatedPrediction
-
 DEFAULT_STRATEGIES = ("vs", "baton-pd")
 VALIDATED_STRATEGIES = ("vs", "magnus", "scls", "baton-pd", "lengthwise")
-DEFAULT_PREDICTION = "noisy:0.3"
-DEFAULT_COST = "a100-llama2-13b-hf"
 
 
-def parse_prediction(text: str) -> SimulatedPrediction:
+def parse_prediction(text: str) -> object:
     """Raises ValueError."""
     from loadgen.simulate.prediction import read_prediction  # numpy, which --help can do without
 
@@ -30,7 +23,7 @@ def parse_prediction(text: str) -> SimulatedPrediction:
 class SimulatedMachine:
     """The machine that is simulated."""
 
-    cost: str = option(DEFAULT_COST, metavar="NAME")
+    cost: str = option("a100-llama2-13b-hf", metavar="NAME")
     """how fast executors are: v100-chatglm-6b, a100-llama2-13b-hf, a100-llama2-13b-ds or ssjf, by the papers;
     cpu-smollm2-135m, two cores of a CPU; a100-8b or h100-8b, by data sheets; a profile's file; or `profile`, the
     latest of this machine"""
@@ -67,7 +60,7 @@ class SimulatedScheduling(Scheduling):
         commas=True,
         metavar="A,B,...",
     )
-    prediction: Any = option(DEFAULT_PREDICTION, parse=parse_prediction, metavar="HOW")
+    prediction: Any = option("noisy:0.3", parse=parse_prediction, metavar="HOW")
     """predicted lengths for strategies that ask for them: none; oracle, the true ones; noisy:SIGMA, with log-normal
     errors of that standard deviation; inverted, the longest said to be the shortest; tenfold, ten times too long or a
     tenth; or file:PATH, a length a line, one for each request in order of arrival"""

@@ -8,13 +8,13 @@ import numpy as np
 from loadgen.client.request import PROGRAMS, LoadPrompt
 from loadgen.load import arrival_times
 from loadgen.simulate.flags import LoadFlags
-from loadgen.simulate.programs import chain_turns
 from loadgen.workload.lengths import TRACES, RequestLengths, load_trace
 from loadgen.workload.programs import draw_runs
 from loadgen.workload.requests import Workload
 from loadgen.workload.requests import load as load_requests
 from loadgen.workload.sample import Count, load_vocabulary
 from models.errors import UserError
+from scheduler.programs.recognizer import Recognizer, Signs
 
 RATE = 20.0  # requests/s by default: SCLS's
 
@@ -42,6 +42,19 @@ def _draw_requests(flags: LoadFlags, timed: bool) -> list[RequestLengths]:
     if timed:
         return [one for one in requests if one.arrival < flags.duration]
     return draw_arrivals(requests, rate, flags.burstiness, flags.seed)
+
+
+def chain_turns(requests: Sequence[RequestLengths]) -> list[RequestLengths]:
+    """A trace's in order of arrival, by the turn before that it names, else by its blocks."""
+    recognizer, chats, last = Recognizer(len(requests)), dict[str, str](), dict[str, float]()
+    found = []
+    for place, one in enumerate(requests):
+        chain = [repr(one.blocks[:end]).encode() for end in range(1, len(one.blocks))]  # the last is no whole block
+        run = chats.get(one.parent) or (recognizer.recognize("", Signs(chain=chain), 0.0).name if chain else str(place))
+        chats[one.chat] = run if one.chat else ""
+        found.append(replace(one, run=run, pause=one.arrival - last.get(run, one.arrival)))
+        last[run] = one.arrival
+    return found
 
 
 def draw_arrivals(

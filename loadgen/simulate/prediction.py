@@ -68,9 +68,8 @@ def read_prediction(text: str) -> SimulatedPrediction:
     kind, _, rest = text.partition(":")
     if kind == "file" and rest:
         return SimulatedPrediction(file=Path(rest))
-    plain = {"none": SimulatedPrediction(), "oracle": SimulatedPrediction(0.0)} | {
-        name: SimulatedPrediction(wrong=name) for name in WRONG
-    }
+    plain = {"none": SimulatedPrediction(), "oracle": SimulatedPrediction(0.0)}
+    plain |= {name: SimulatedPrediction(wrong=name) for name in WRONG}
     if text in plain:
         return plain[text]
     try:

@@ -157,7 +157,6 @@ def locate(found: Results) -> dict[str, Point]:
 
 
 def mark_best(found: Results) -> Results:
-    """Mark names on the frontier."""
     points = locate(found)
     alone = {name for name in find_frontier(points) if list(points.values()).count(points[name]) == 1}
     return {f"▲ {name}" if name in alone else name: one for name, one in found.items()}
@@ -177,7 +176,6 @@ def _draw(points: Sequence[tuple[Values, Results]], at: str) -> list[Plot]:
 
 
 def draw_lines(axis: str, points: Mapping[float, Results], at: str) -> list[Plot]:
-    """A line a name over an axis."""
     names = [*next(iter(points.values()))]
     plots = []
     for column in map(COLUMNS.__getitem__, TABLES["plots"]):
@@ -194,7 +192,6 @@ def draw_lines(axis: str, points: Mapping[float, Results], at: str) -> list[Plot
 
 
 def draw_frontier(title: str, found: Results) -> Plot:
-    """Mean against p99, frontier named."""
     points = locate(found)
     least = (min((one[axis] for one in points.values()), default=0.0) for axis in (0, 1))
     corner = Point(*(FURTHEST * one for one in least))

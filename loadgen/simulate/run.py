@@ -1,7 +1,7 @@
 """`lengthwise simulate` from flags to table and files."""
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -19,6 +19,7 @@ from loadgen.simulate.report import Axis, Ran
 from loadgen.simulate.simulation import Simulation, fit_parts, prices_of, simulate
 from loadgen.turns import collect
 from loadgen.workload.lengths import RequestLengths
+from models.catalog.catalog import default_cache
 from models.errors import INTERRUPTED, UserError
 from models.progress import Bars, say
 from models.signals import stoppable
@@ -62,8 +63,8 @@ class Trace:
         )
 
 
-def run_simulate(flags: SimulateFlags, cache: Callable[[], Path]) -> int:
-    """The exit code: 1 when a request failed, 130 when interrupted. `cache` holds profiles. Raises UserError."""
+def run_simulate(flags: SimulateFlags) -> int:
+    """The exit code: 1 when a request failed, 130 when interrupted. Raises UserError."""
     axes = report.read_axes(flags.sweep)
     seeds = _count_seeds(flags, axes)
     if flags.save_result is not None and (axes or seeds > 1):
@@ -72,9 +73,9 @@ def run_simulate(flags: SimulateFlags, cache: Callable[[], Path]) -> int:
     require_writable(flags.csv, "--csv")
     require_report(flags.report)
     _refuse_impossible(flags.chosen)
-    caption = _write_caption(flags, machine_of(flags, cache), axes, seeds)
+    caption = _write_caption(flags, machine_of(flags), axes, seeds)
     with stoppable(), Bars(threaded=True, lines=False, latest_only=bool(axes)) as bars:
-        runs, whole = collect(_run_all(flags, axes, seeds, cache, bars))
+        runs, whole = collect(_run_all(flags, axes, seeds, bars))
     _publish(flags, runs, caption)
     if not whole:
         say(f"interrupted: these are the {len(runs)} simulations that had ended")
@@ -89,14 +90,12 @@ def _count_seeds(flags: SimulateFlags, axes: Sequence[Axis]) -> int:
     return flags.seeds or (SEEDS if axes and not swept else 1)
 
 
-def _run_all(
-    flags: SimulateFlags, axes: Sequence[Axis], seeds: int, cache: Callable[[], Path], bars: Bars
-) -> Iterator[Ran]:
+def _run_all(flags: SimulateFlags, axes: Sequence[Axis], seeds: int, bars: Bars) -> Iterator[Ran]:
     points, begun, ended = list(report.list_points(flags, axes)), time.monotonic(), 0
     total = len(points) * seeds * len(flags.chosen)
     for point, swept in points:
         for seed in range(swept.seed, swept.seed + seeds):
-            trace = _prepare(replace(swept, seed=seed), cache)
+            trace = _prepare(replace(swept, seed=seed))
             done: dict[str, tuple[Figures, Simulation]] = {}
             for name in flags.chosen:
                 simulation = _simulate(trace, name, bars)
@@ -124,9 +123,9 @@ def _publish(flags: SimulateFlags, runs: Sequence[Ran], caption: str) -> None:
         save(flags.report, report.make_page(runs, caption).encode(), "--report")
 
 
-def _prepare(flags: SimulateFlags, cache: Callable[[], Path]) -> Trace:
+def _prepare(flags: SimulateFlags) -> Trace:
     """The machine, and requests cut to it unless flags clip them."""
-    machine = machine_of(flags, cache)
+    machine = machine_of(flags)
     requests = simulated_load(flags)
     clipped = flags.max_input_len is not None or flags.max_output_len is not None
     load, cut, left_out = (requests, 0, 0) if clipped else fit_load(requests, machine.longest)
@@ -136,12 +135,12 @@ def _prepare(flags: SimulateFlags, cache: Callable[[], Path]) -> Trace:
     return Trace(flags, machine, load, cut, left_out)
 
 
-def machine_of(flags: SimulateFlags, cache: Callable[[], Path]) -> Machine:
+def machine_of(flags: SimulateFlags) -> Machine:
     """Raises UserError."""
     if flags.cost in PRESETS:
         machine = PRESETS[flags.cost]
     else:
-        cost = read_profile(_find_profile(flags.cost, cache)).model
+        cost = read_profile(_find_profile(flags.cost)).model
         if flags.capacity_tokens is None:
             raise UserError("a profile does not say how much memory there is: give --capacity-tokens")
         machine = Machine(cost, flags.capacity_tokens, MAX_NUM_SEQS, flags.capacity_tokens, reads_padding=False)
@@ -155,13 +154,13 @@ def _refuse_impossible(names: Sequence[str]) -> None:
             raise UserError(f"--strategies: {name} keeps weights in {kept}, which only a real engine can do")
 
 
-def _find_profile(cost: str, cache: Callable[[], Path]) -> Path:
+def _find_profile(cost: str) -> Path:
     if cost != "profile":
         path = Path(cost)
         if not path.exists():
             raise UserError(f"--cost {cost}: is no file, and none of profile, {', '.join(PRESETS)}")
         return path
-    latest = latest_profile(cache())
+    latest = latest_profile(default_cache())
     say(f"profile: {latest}")
     return latest
 

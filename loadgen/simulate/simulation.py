@@ -5,7 +5,7 @@ Event-driven and deterministic.
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from heapq import heappop, heappush
 
@@ -17,7 +17,6 @@ from engine.simulated.machine import Machine
 from loadgen.client.request import Foretold
 from loadgen.simulate.node import Node, Router, VirtualClock
 from loadgen.simulate.prediction import Predict, split_forecast
-from loadgen.simulate.programs import list_following
 from loadgen.workload.lengths import RequestLengths
 from models.errors import UserError
 from scheduler.assembly import SchedulerParts, assemble
@@ -57,7 +56,6 @@ class Simulation:
 
     @property
     def duration(self) -> float:
-        """Seconds from first arrival to last answer."""
         return max(one.end for one in self.requests) - self.requests[0].arrival
 
     @property
@@ -72,9 +70,8 @@ def prices_of(machine: Machine) -> Bilinear:
 
 def fit_parts(strategy: Strategy, limits: BatchLimits, machine: Machine, prices: Bilinear | None) -> SchedulerParts:
     """`prices`: what the scheduler knows of the executors' speed from the start."""
-    return assemble(
-        strategy, limits.within(machine.capacity_tokens, machine.context_length, machine.max_num_seqs), prices
-    )
+    limits = limits.within(machine.capacity_tokens, machine.context_length, machine.max_num_seqs)
+    return assemble(strategy, limits, prices)
 
 
 Watch = Callable[[int], None]  # called with the number of ended requests
@@ -85,7 +82,7 @@ def simulate(
     machine: Machine,
     trace: Sequence[RequestLengths],
     max_tokens: int | None = None,
-    watch: Watch | None = None,
+    watch: Watch = lambda ended: None,
     predict: Predict | None = None,
     *,
     turns: int = 1,
@@ -104,28 +101,11 @@ def simulate(
     """
     if not trace:
         raise UserError("there is nothing to simulate: the trace is empty")
-    nodes = ((parts, machine), *others)
-    longest = min(one.longest for _, one in nodes)
     max_tokens = max_tokens or max(one.output_length for one in trace)
-    _refuse_long(trace, longest, max_tokens)
-    ordered = sorted(trace, key=lambda one: one.arrival)
-    clock, following = VirtualClock(), list_following(ordered, turns)
-    begun = set(following.values())
-    return _Simulator(
-        clock=clock,
-        nodes=[Node(parts, machine, clock) for parts, machine in nodes],
-        router=router or Router(),
-        trace=ordered,
-        max_tokens=max_tokens,
-        watch=watch,
-        predict=predict,
-        turns=turns,
-        think_time=think_time,
-        longest=longest,
-        block=CHUNK if any(one.prefix_cache_tokens for _, one in nodes) else None,
-        following=following,
-        due=[(one.arrival, place) for place, one in enumerate(ordered) if place not in begun],
-    ).run()
+    nodes = ((parts, machine), *others)
+    simulator = _Simulator(nodes, trace, max_tokens, turns, think_time, router or Router(), predict, watch)
+    _refuse_long(trace, simulator.longest, max_tokens)
+    return simulator.run()
 
 
 def _refuse_long(trace: Sequence[RequestLengths], most: int, max_tokens: int) -> None:
@@ -134,6 +114,19 @@ def _refuse_long(trace: Sequence[RequestLengths], most: int, max_tokens: int) ->
         fault = f"a request of {longest.input_length} + {longest.output_length} tokens exceeds the {most} that fit"
         remedy = "lower --max-input-len and --max-output-len, or raise --max-model-len and --capacity-tokens"
         raise UserError(f"{fault}: {remedy}")
+
+
+def list_following(trace: Sequence[RequestLengths], turns: int) -> Mapping[int, int]:
+    """The place of each one's next turn."""
+    if turns > 1:
+        return {place: place + 1 for place in range(len(trace) - 1) if (place + 1) % turns}
+    last, following = dict[str, int](), dict[int, int]()
+    for place, one in enumerate(trace):
+        if one.run in last:
+            following[last[one.run]] = place
+        if one.run:
+            last[one.run] = place
+    return following
 
 
 class _Sink(TokenStream):
@@ -147,28 +140,34 @@ class _Sink(TokenStream):
             self._ended(update.finish_reason)
 
 
-@dataclass(slots=True)
 class _Simulator:
-    clock: VirtualClock
-    nodes: Sequence[Node]
-    router: Router
-    trace: Sequence[RequestLengths]
-    max_tokens: int
-    watch: Watch | None
-    predict: Predict | None
-    turns: int
-    think_time: float
-    longest: int  # tokens of a request that each node can hold
-    block: int | None  # tokens of a prefix block that a router remembers
-    following: Mapping[int, int]  # place of the next turn
-    due: list[tuple[float, int]]  # heap of (time, place in the trace)
-    history: dict[int, int] = field(default_factory=dict)  # tokens of each conversation
-    prompts: dict[int, tuple[int, ...]] = field(default_factory=dict)  # one of each length
-    kind: Kind = field(default_factory=Kind)
-    programs: dict[str, Program] = field(default_factory=dict)  # by run
-    requests: list[Request] = field(default_factory=list)
-    runs_within: list[float | None] = field(default_factory=list)  # by request
-    ended: int = 0
+    def __init__(
+        self,
+        nodes: Sequence[tuple[SchedulerParts, Machine]],
+        trace: Sequence[RequestLengths],
+        max_tokens: int,
+        turns: int,
+        think_time: float,
+        router: Router,
+        predict: Predict | None,
+        watch: Watch,
+    ) -> None:
+        self.clock, self.router, self.predict, self.watch = VirtualClock(), router, predict, watch
+        self.max_tokens, self.turns, self.think_time = max_tokens, turns, think_time
+        self.nodes = [Node(parts, machine, self.clock) for parts, machine in nodes]
+        self.longest = min(machine.longest for _, machine in nodes)  # tokens of a request that each node can hold
+        # tokens of a prefix block that a router remembers
+        self.block = CHUNK if any(machine.prefix_cache_tokens for _, machine in nodes) else None
+        self.trace = sorted(trace, key=lambda one: one.arrival)
+        self.following = list_following(self.trace, turns)  # place of the next turn
+        begun = set(self.following.values())
+        # heap of (time, place in the trace)
+        self.due = [(one.arrival, place) for place, one in enumerate(self.trace) if place not in begun]
+        self.history: dict[int, int] = {}  # tokens of each conversation
+        self.prompts: dict[int, tuple[int, ...]] = {}  # one of each length
+        self.kind, self.programs = Kind(), dict[str, Program]()  # by run
+        self.requests, self.runs_within = list[Request](), list[float | None]()  # the latter by request
+        self.ended = 0
 
     def run(self) -> Simulation:
         while self.due or self.ended < len(self.requests):
@@ -243,8 +242,7 @@ class _Simulator:
         self.ended += 1
         if reason is not FinishReason.ERROR:
             self._follow(request, place)
-        if self.watch is not None:
-            self.watch(self.ended)
+        self.watch(self.ended)
 
 
 def served(request: Request, origin: float = 0.0, run_within: float | None = None) -> Served:

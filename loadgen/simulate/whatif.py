@@ -95,7 +95,6 @@ class WhatIf:
 
     @property
     def by_mean(self) -> list[Trial]:
-        """Others, least mean JCT first."""
         return sorted([*self.trials][1:], key=lambda one: self.trials[one]["mean_jct_ms"])
 
 
@@ -229,7 +228,6 @@ def _adds_device(trial: Trial) -> bool:
 
 
 def show(found: WhatIf) -> RenderableType:
-    """Sentences and, where trusted, all trials."""
     sentences = [Text(f"{line}\n") for line in write_sentences(found)]
     if not found.trusted:
         return Group(*sentences)

@@ -17,7 +17,6 @@ from models.progress import say
 
 T = TypeVar("T")
 
-TRUNCATED = "the file may be truncated"
 GZIP = b"\x1f\x8b"  # magic bytes
 
 
@@ -77,7 +76,7 @@ def csv_rows(path: Path, columns: Sequence[str]) -> Iterator[tuple[int, Mapping[
             raise at(path, 1, f"the header must name {', '.join(columns)}; it lacks {', '.join(missing)}")
         for row in rows:
             if len(row) != len(header):
-                found = f"has {len(row)} fields, the header has {len(header)}; {TRUNCATED}"
+                found = f"has {len(row)} fields, the header has {len(header)}; the file may be truncated"
                 yield reader.line_num, at(path, reader.line_num, found)
             else:
                 yield reader.line_num, dict(zip(header, row, strict=True))

@@ -52,7 +52,6 @@ class Workload:
         return self.dataset_path
 
     def cut(self, limit: int) -> Cut:
-        """At most `limit` requests."""
         played = self.trace_start, self.trace_duration, self.trace_speed
         return Cut(*played, self.max_input_len, self.max_output_len, limit)
 

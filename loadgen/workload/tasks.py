@@ -9,7 +9,6 @@ import re
 import sysconfig
 import textwrap
 import tokenize
-import tomllib
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from typing import Any
 
 from loadgen.workload.sample import Sample
 from models.errors import UserError
+from models.files import read_toml
 
 Definition = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -65,7 +65,7 @@ def _read_module(file: Path) -> tuple[tuple[str, ...], tuple[Function, ...]]:
             tree = ast.parse(source)
         except (OSError, SyntaxError, ValueError, RecursionError):
             return (), ()
-    return tuple(_sentences(tree)), tuple(_functions(source, tree))
+    return tuple(dict.fromkeys(_sentences(tree))), tuple(_functions(source, tree))
 
 
 def _definitions(node: Definition) -> Iterator[Definition]:
@@ -79,12 +79,8 @@ def _definitions(node: Definition) -> Iterator[Definition]:
 
 
 def _sentences(tree: ast.Module) -> Iterator[str]:
-    seen: set[str] = set()
     for node in _definitions(tree):
-        for sentence in prose(ast.get_docstring(node) or ""):
-            if sentence not in seen:
-                seen.add(sentence)
-                yield sentence
+        yield from prose(ast.get_docstring(node) or "")
 
 
 def prose(docstring: str) -> Iterator[str]:
@@ -123,7 +119,7 @@ def _without_docstring(lines: list[str], node: ast.FunctionDef | ast.AsyncFuncti
 
 
 # words, insults and bugs
-TABLES: Mapping[str, Any] = tomllib.loads(Path(__file__).with_name("damage.toml").read_text("utf-8"))
+TABLES: Mapping[str, Any] = read_toml(__file__, "damage.toml")
 
 
 def bad_grammar(sentence: str, rng: random.Random) -> str:
@@ -209,9 +205,7 @@ class Task:
         return Sample(f"builtin/{self.name}", self.instruction, text, reference, stretch)
 
 
-TASKS = tuple(
-    Task(**task) for task in tomllib.loads(Path(__file__).with_name("tasks.toml").read_text("utf-8"))["tasks"]
-)
+TASKS = tuple(Task(**task) for task in read_toml(__file__, "tasks.toml")["tasks"])
 
 
 def samples(material: Material, rng: random.Random) -> Iterator[Sample]:

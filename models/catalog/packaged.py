@@ -5,7 +5,6 @@ import json
 import os
 import subprocess
 import sys
-import tomllib
 import zipfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ import msgspec
 from models.catalog import gguf
 from models.catalog.checkpoint import Need
 from models.errors import CatalogError
+from models.files import read_toml
 from models.progress import say
 
 # `-P`: ignore the working directory
@@ -112,6 +112,4 @@ class PackagedModel:
         path.write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
 
 
-PACKAGED = msgspec.convert(
-    tomllib.loads(Path(__file__).with_name("packaged.toml").read_text("utf-8"))["model"], tuple[PackagedModel, ...]
-)
+PACKAGED = msgspec.convert(read_toml(__file__, "packaged.toml")["model"], tuple[PackagedModel, ...])

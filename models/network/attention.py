@@ -5,10 +5,10 @@ axis.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
 import torch
 import torch.nn.functional as F
@@ -48,9 +48,8 @@ class Causal:
         return self._triangles[columns]
 
 
-class VarlenAttention(Protocol):
-    def __call__(self, query: Tensor, key: Tensor, value: Tensor, runs: Runs, scale: float | None) -> Tensor:
-        """query (rows, heads, dim); key, value (tokens, kv_heads, dim) -> (rows, heads, dim)"""
+# of query (rows, heads, dim), key and value (tokens, kv_heads, dim), runs and scale -> (rows, heads, dim)
+VarlenAttention: TypeAlias = "Callable[[Tensor, Tensor, Tensor, Runs, float | None], Tensor]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,9 +112,8 @@ def prepare_mask(mask: Mask, new: int, dtype: torch.dtype, kv_heads: int) -> Mas
     if not isinstance(mask, Tensor):
         return mask
     spread = mask.expand(-1, kv_heads if new == 1 else -1, -1, -1)
-    return torch.zeros(spread.shape, dtype=dtype, device=mask.device).masked_fill_(
-        spread.logical_not(), torch.finfo(dtype).min
-    )
+    addend = torch.zeros(spread.shape, dtype=dtype, device=mask.device)
+    return addend.masked_fill_(spread.logical_not(), torch.finfo(dtype).min)
 
 
 def masked_attention(

@@ -40,6 +40,5 @@ def read_token_embeddings(folder: Path) -> Iterator[NDArray[np.float32]]:
                 for first in range(0, found.get_shape()[0], ROWS):
                     yield found[first : first + ROWS].to(torch.float32).numpy()
                 return
-    raise LoadError(
-        f"{folder.name} has no token embeddings: none of its weights is called {' or '.join(sorted(names))}"
-    )
+    told = " or ".join(sorted(names))
+    raise LoadError(f"{folder.name} has no token embeddings: none of its weights is called {told}")

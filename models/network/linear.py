@@ -68,18 +68,16 @@ class PackedLinear(InferenceLinear):
         return cast(Tensor, torch.ops.mkldnn._linear_pointwise.binary(inputs, residual, self.packed, self.bias, "add"))
 
 
-class BeyondFloat16(ValueError):
-    pass
+def fits_float16(weight: Tensor) -> bool:
+    return not bool(weight.abs().max() > torch.finfo(torch.float16).max)
 
 
 class HalfLinear(InferenceLinear):
-    """Float16 weights, float32 products (FBGEMM). Raises BeyondFloat16."""
+    """Float16 weights, float32 products (FBGEMM)."""
 
     def __init__(self, linear: nn.Linear) -> None:
         super().__init__(linear)
         weight = linear.weight.detach()
-        if weight.abs().max() > torch.finfo(torch.float16).max:
-            raise BeyondFloat16("the weight has numbers that float16 cannot hold")
         self.packed = torch.ops.quantized.linear_prepack_fp16(weight, linear.bias)
         self.weight_bytes = 2 * weight.numel()
 

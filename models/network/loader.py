@@ -80,10 +80,8 @@ def load(
     where = torch.device(device)
     if where.type == "cuda":  # cuDNN's attention plans for 22 to 37 ms at each new shape
         torch.backends.cuda.enable_cudnn_sdp(False)
-    failure = "cannot be loaded as a causal language model"
-    with translate_failures(
-        lambda why: LoadError(f"{folder.name} {failure}: {why}. Download it again, or choose another")
-    ):
+    told = f"{folder.name} cannot be loaded as a causal language model"
+    with translate_failures(lambda why: LoadError(f"{told}: {why}. Download it again, or choose another")):
         return _load(folder, dtype, where, quantization, kernels)
 
 

@@ -2,23 +2,13 @@
 
 import ctypes
 import logging
-from contextlib import suppress
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn, ops
 
-from models.errors import UserError
-from models.network.linear import (
-    GROUP,
-    BeyondFloat16,
-    CudaInt4Linear,
-    Fp8Linear,
-    HalfLinear,
-    Int4Linear,
-    Int8Linear,
-    PackedLinear,
-)
+from models.errors import LoadError
+from models.network import linear as layers
 from models.network.quantization import FEW_BITS, QUANTIZATIONS, Quantization
 
 ALIGNMENT = 16  # outputs of integer kernels
@@ -28,10 +18,6 @@ WIDE_SHARE = 0.25  # of free memory, beside narrow weights
 log = logging.getLogger(__name__)
 
 HALVES = ("bfloat16", "float16")  # 16-bit types
-
-
-class UnsupportedQuantization(UserError, ValueError):
-    pass
 
 
 def computes_bfloat16() -> bool:
@@ -55,26 +41,26 @@ CAPABILITIES = {Quantization.INT4: (8, 0), Quantization.FP8: (8, 9)}  # by least
 
 
 def choose(name: str, stored: str, dtype: torch.dtype, device: torch.device, *, narrows: bool) -> Quantization:
-    """Raises UnsupportedQuantization. `auto` keeps 16-bit weights where the CPU would widen them, if it `narrows`."""
+    """Raises LoadError. `auto` keeps 16-bit weights where the CPU would widen them, if it `narrows`."""
     if name == "auto":
         return Quantization.FLOAT16 if narrows and stored in HALVES and halves(dtype, device) else Quantization.NONE
     if name not in QUANTIZATIONS:
-        raise UnsupportedQuantization(f"unknown quantization '{name}': choose auto, {', '.join(QUANTIZATIONS)}")
+        raise LoadError(f"unknown quantization '{name}': choose auto, {', '.join(QUANTIZATIONS)}")
     chosen = Quantization(name)
     if device.type == "cuda" and chosen is not Quantization.NONE:
         if chosen not in CAPABILITIES:
             kinds = " or ".join(CAPABILITIES)
-            raise UnsupportedQuantization(f"--quantization {chosen} is for CPUs: leave it out on cuda, or give {kinds}")
+            raise LoadError(f"--quantization {chosen} is for CPUs: leave it out on cuda, or give {kinds}")
         needed, found = CAPABILITIES[chosen], torch.cuda.get_device_capability(device)
         if found < needed:
-            raise UnsupportedQuantization(
+            raise LoadError(
                 f"--quantization {chosen} needs a GPU of compute capability {needed[0]}.{needed[1]}, "
                 f"and this one has {found[0]}.{found[1]}: leave it out"
             )
     elif chosen is Quantization.FP8:
         log.warning("weights in fp8 are for CUDA: on a CPU they show what an answer loses by them, and are slow")
     elif chosen is Quantization.FLOAT16 and not halves(dtype, device):
-        raise UnsupportedQuantization(
+        raise LoadError(
             "--quantization float16 keeps the weights of float32 layers, on x86: give --dtype float32, or leave it out"
         )
     return chosen
@@ -125,20 +111,19 @@ def pack_encoder(network: nn.Module) -> None:
 
 def _packed(linear: nn.Linear, quantization: Quantization, keep_wide: bool, *, cuda: bool = False) -> nn.Module:
     packable = packs(linear.weight.dtype, linear.weight.device)
-    even = linear.out_features % ALIGNMENT == 0 and linear.in_features % GROUP == 0
+    even = linear.out_features % ALIGNMENT == 0 and linear.in_features % layers.GROUP == 0
     match quantization:
-        case Quantization.FLOAT16:
-            with suppress(BeyondFloat16):
-                return HalfLinear(linear)
+        case Quantization.FLOAT16 if layers.fits_float16(linear.weight):
+            return layers.HalfLinear(linear)
         case Quantization.INT4 if even and cuda:
-            return CudaInt4Linear(linear)
+            return layers.CudaInt4Linear(linear)
         case Quantization.FP8 if linear.out_features % ALIGNMENT == linear.in_features % ALIGNMENT == 0:
-            return Fp8Linear(linear)
+            return layers.Fp8Linear(linear)
         case Quantization.INT4 if even:
-            return Int4Linear(linear, keep_wide=keep_wide and packable)
+            return layers.Int4Linear(linear, keep_wide=keep_wide and packable)
         case Quantization.INT8 if even:
-            return Int8Linear(linear, keep_wide=keep_wide and packable)
-    return PackedLinear(linear) if packable else linear
+            return layers.Int8Linear(linear, keep_wide=keep_wide and packable)
+    return layers.PackedLinear(linear) if packable else linear
 
 
 MADV_COLLAPSE = 25  # Linux 6.1

@@ -1,13 +1,11 @@
 """SSJF's proxy, an encoder with a two-layer head on the first token; its folder is data only."""
 
-from __future__ import annotations
-
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Self, cast
 
 import msgspec
 import numpy as np
@@ -78,9 +76,7 @@ class Proxy:
         self.scale = scale
 
     @classmethod
-    def fresh(
-        cls, folder: Path, task: ProxyTask, scale: Scale, *, max_tokens: int = MAX_TOKENS, seed: int = 0
-    ) -> Proxy:
+    def fresh(cls, folder: Path, task: ProxyTask, scale: Scale, *, max_tokens: int = MAX_TOKENS, seed: int = 0) -> Self:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             encoder, reader = load_encoder(folder, max_tokens)
@@ -91,7 +87,7 @@ class Proxy:
     def device(self) -> torch.device:
         return next(self.network.parameters()).device
 
-    def pack(self) -> Proxy:
+    def pack(self) -> Self:
         if self.device.type == "cpu":
             pack_encoder(self.network)
         return self

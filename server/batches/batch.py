@@ -44,7 +44,6 @@ class BatchRecord(msgspec.Struct, kw_only=True):
 
     @property
     def result_ids(self) -> tuple[str, str]:
-        """Ids of answers and of errors."""
         return self.output_file_id, self.error_file_id
 
     @property
@@ -56,7 +55,6 @@ class BatchRecord(msgspec.Struct, kw_only=True):
         return self.status in UNDER_WAY
 
     def enter(self, status: BatchStatus) -> None:
-        """Set a status and its time."""
         self.status = status
         self.times = {**self.times, status: int(time.time())}
 

@@ -70,7 +70,6 @@ class Batches:
             batch.task = asyncio.create_task(self._run(batch), name=batch.record.id)
 
     async def stop(self) -> None:
-        """The next server asks for what is missing."""
         tasks = [batch.task for batch in self._batches.values() if batch.task is not None]
         for task in tasks:
             task.cancel()
@@ -114,7 +113,6 @@ class Batches:
             await self._on_disk(self._folder.save, name, batch.record)
 
     def uses(self, file_id: str) -> bool:
-        """Whether a running batch reads a file."""
         return any(one.record.under_way and one.record.input_file_id == file_id for one in self._batches.values())
 
     def _check_room(self, holder: str | None) -> None:

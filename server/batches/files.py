@@ -162,13 +162,11 @@ class FileStore:
         self._count(name, holder, None)
 
     def add(self, name: str, filename: str, purpose: str, holder: str | None) -> StoredFile:
-        """Make a file of written content."""
         with open(self.path(name), "rb") as content:
             os.fsync(content)  # before its record
             size = os.fstat(content.fileno()).st_size
-        file = StoredFile(
-            id=name, bytes=size, created_at=int(time.time()), filename=filename, purpose=purpose, holder=holder
-        )
+        now = int(time.time())
+        file = StoredFile(id=name, bytes=size, created_at=now, filename=filename, purpose=purpose, holder=holder)
         self._records.save(name, file)
         self._count(name, holder, size)
         self._files[name] = file

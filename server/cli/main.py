@@ -14,7 +14,6 @@ from types import ModuleType
 
 from loadgen.commands import add_bench, add_compare, add_simulate
 from loadgen.simulate.flags import ValidateFlags
-from models.catalog.catalog import default_cache
 from models.errors import UserError
 from models.options import describe
 from server.cli.commands import chat, doctor, journal, models, profile, serve, strategy, systemd, train, whatif
@@ -71,7 +70,7 @@ def build_parser() -> argparse.ArgumentParser:
         systemd.add_parser,
         partial(add_bench, others=[experiments.add_benchmarks] if experiments else []),
         add_compare,
-        partial(add_simulate, cache=default_cache, validate=validate if experiments else None),
+        partial(add_simulate, validate=validate if experiments else None),
         whatif.add_parser,
         strategy.add_parser,
         *([experiments.add_commands] if experiments else []),

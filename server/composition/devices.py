@@ -55,13 +55,11 @@ def first_device(config: ServeConfig) -> torch.device:
 
 
 def quantization(config: ServeConfig) -> str:
-    """As asked, else the strategy's, else `auto`."""
     given = config.quantization
     return given if given != "auto" else STRATEGIES[config.strategy].quantization or "auto"
 
 
 def threads(config: ServeConfig) -> int:
-    """Of one executor: an equal share of the cores."""
     return max(1, usable_cores() // max(1, config.executors))
 
 

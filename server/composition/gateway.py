@@ -52,9 +52,8 @@ async def open_gateway(config: GatewayConfig) -> AsyncIterator[Service]:
     passages, metrics, feed = ProxiedCalls(), MetricsCollector(config.name), Feed()
     async with AsyncExitStack() as stack:
         niced = stack.enter_context(closing(NicedProcess()))
-        context = PredictorContext(
-            metrics.prediction.observe, metrics.late.observe, submit=niced.submit, fit=partial(niced.run, fit)
-        )
+        noted = metrics.prediction.observe, metrics.late.observe
+        context = PredictorContext(*noted, submit=niced.submit, fit=partial(niced.run, fit))
         lengths = await open_recorded_lengths(stack, config, config.name, TokenFeatures.hashed(TABLE), context)
 
         def deliver(report: Report) -> None:

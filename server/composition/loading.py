@@ -44,9 +44,10 @@ from scheduler.strategy import STRATEGIES, Length
 from server.cache_paths import fetch_model
 from server.composition import devices
 from server.composition.slots import choose_slots, timings_of
-from server.config import ConfigError, ServeConfig
+from server.config import ServeConfig
 from server.grammars import GrammarCompiler, TrialProcess, run_trials
 from server.lengths.predictors import choose_predictor
+from server.settings import read_text
 
 log = logging.getLogger(__name__)
 
@@ -161,13 +162,8 @@ def _network(config: ServeConfig, folder: Path, device: str) -> LoadedModel:
 
 def chat_template(config: ServeConfig) -> str | None:
     """Of the flag's file; None without it. Raises ConfigError."""
-    if config.chat_template is None:
-        return None
-    try:
-        return config.chat_template.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
-        raise ConfigError(f"--chat-template {config.chat_template} cannot be read: {reason}") from error
+    file = config.chat_template
+    return None if file is None else read_text(file, f"--chat-template {file}")
 
 
 def build_executor(

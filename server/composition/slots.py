@@ -141,9 +141,8 @@ def _disagrees(slots: int, cache: Path, conditions: Conditions) -> bool:
         return False
     if profile is None or not profile.model.gains_by_rows:
         return False
-    return (
-        find_slots(lambda rows: profile.model.iteration(float(rows), COLUMNS), ROWS[-1], inf, lambda: 0.0)[0] != slots
-    )
+    found = find_slots(lambda rows: profile.model.iteration(float(rows), COLUMNS), ROWS[-1], inf, lambda: 0.0)
+    return found.rows != slots
 
 
 def _read(path: Path) -> MeasuredSlots | None:

@@ -129,7 +129,6 @@ FEED = web.AppKey("feed", Feed)
 
 
 async def send_feed(request: web.Request) -> web.StreamResponse:
-    """404 without a feed, 503 with too many viewers."""
     feed = request.app.get(FEED)
     if feed is None:
         raise web.HTTPNotFound

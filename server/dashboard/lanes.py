@@ -27,7 +27,6 @@ class RowStages:
 
     @property
     def lengths(self) -> tuple[int, int, int | None]:
-        """Prompt, generated, predicted tokens."""
         request, length = self.request, median_length(self.request)
         return request.input_length, request.generated, None if length is None else round(length)
 

@@ -64,7 +64,6 @@ class DashboardState:
         return self._stirred or bool(self._dispatcher.waiting)
 
     def receive(self, report: Report) -> None:
-        """Before the dispatcher sees it."""
         self._stirred = True
         now, lanes = self._dispatcher.now() - self._epoch, self._lanes[report.executor]
         match report:

@@ -5,8 +5,6 @@
 A lost node means a 503, or an error event in a stream.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import os
@@ -220,7 +218,6 @@ class RayFront:
         return bytes(body)
 
     async def _describe(self, headers: Headers, body: bytes) -> Job:
-        """Tokens and prefixes of a call, for the router."""
         told = None
         with suppress(Exception):  # the node is gone; another gets the call
             told = await self._nodes.estimate.remote(headers, body)

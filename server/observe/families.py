@@ -1,11 +1,9 @@
 """The families of GET /metrics, in vLLM's names where meanings agree (docs/observability.md)."""
 
-import tomllib
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate
 from math import inf
-from pathlib import Path
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Metric
@@ -13,9 +11,10 @@ from prometheus_client.metrics_core import HistogramMetricFamily
 from prometheus_client.registry import Collector
 
 from engine.messages import Cause, FinishReason
+from models.files import read_toml
 from scheduler.request import Failure
 
-FAMILIES: Mapping[str, Any] = tomllib.loads(Path(__file__).with_name("families.toml").read_text("utf-8"))
+FAMILIES: Mapping[str, Any] = read_toml(__file__, "families.toml")
 
 COUNTERS: Mapping[str, str] = FAMILIES["counters"]
 PER_TOKEN: Mapping[str, str] = FAMILIES["per_token"]

@@ -102,8 +102,7 @@ class JsonLines(logging.Formatter):
             "logger": record.name,
             "message": _printable(record.getMessage()),
         }
-        request_id = CURRENT_ID.get()
-        if request_id is not None:
+        if (request_id := CURRENT_ID.get()) is not None:
             entry["request_id"] = request_id
         entry |= fields_of(record)
         if record.exc_info:

@@ -55,7 +55,6 @@ class MetricsCollector:
         self.late = self._histograms["lengthwise:late_prediction_seconds"]
 
     def expect(self, executors: Iterable[int]) -> None:
-        """Start counters at 0."""
         for executor in executors:
             self._add("lengthwise:executor_busy_seconds", 0.0, executor=str(executor))
 
@@ -169,7 +168,6 @@ class MetricsCollector:
         self._add("lengthwise:eta_answers", interval=place)
 
     def _label(self, client: str) -> str:
-        """Clients beyond MOST_CLIENTS share a label."""
         if len(self._clients) < MOST_CLIENTS:
             self._clients.add(client)
         return (client or "all") if client in self._clients else "other"

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from engine.device import HEADROOM
+from engine.kv.prefix_cache import PrefixCache
 from engine.lifecycle import Lifecycle
 from engine.messages import (
     Admit,
@@ -21,7 +22,7 @@ from engine.messages import (
     RowUpdate,
     StepReport,
 )
-from engine.simulated.batch import SimulatedBatch, SimulatedRow
+from engine.simulated.batch import SimulatedBatch, SimulatedKv, SimulatedRow
 from engine.simulated.executor import SimulatedExecutor
 from engine.simulated.machine import Machine
 from engine.virtual_device import VirtualDevice
@@ -61,7 +62,8 @@ class Virtual:
     def __post_init__(self) -> None:
         batch = SimulatedBatch(100_000, self.rows, HEADROOM)
         now, sleep = self.clock.now, self.clock.sleep
-        device = VirtualDevice(batch, self.cost, CHUNK, name="virtual:x", text=TEXT, clock=now, sleep=sleep)
+        none = PrefixCache[SimulatedKv](0, chunk=1)
+        device = VirtualDevice(batch, self.cost, CHUNK, none, name="virtual:x", text=TEXT, clock=now, sleep=sleep)
         self.lifecycle: Lifecycle[SimulatedRow] = Lifecycle(device)
 
     def finish(self) -> Iterator[tuple[float, RowUpdate]]:
@@ -195,7 +197,7 @@ def play_simulated(arrivals: Sequence[tuple[float, RowSpec]], cost: Bilinear) ->
             came[update.row_id] += [clock.time] * len(update.token_ids)
 
     machine = Machine(cost, 100_000, ROWS, 8192, max_prefill_tokens=CHUNK)
-    executor = SimulatedExecutor(0, machine, clock.now, deliver)
+    executor = SimulatedExecutor(0, machine, clock.now, deliver, prefixes=PrefixCache(0, chunk=1))
     while left or executor.due < float("inf"):
         clock.time = min(executor.due, left[0][0] if left else float("inf"))
         while left and left[0][0] <= clock.time:

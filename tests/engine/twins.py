@@ -8,6 +8,7 @@ from engine.device import RowT
 from engine.forward.batch import RunningBatch
 from engine.kv.arena import KvArena
 from engine.kv.host_store import HostStore
+from engine.kv.prefix_cache import PrefixCache
 from engine.lifecycle import Lifecycle
 from engine.messages import BatchPolicy, HandedBack, RowId, RowSpec, RowUpdate
 from engine.row import Row
@@ -59,7 +60,7 @@ def engine_twin(
 
 def simulated_twin(capacity: int, rows: int, headroom: int, host_bytes: float = math.inf) -> Twin[SimulatedRow]:
     batch = SimulatedBatch(capacity, rows, headroom)
-    return Twin(Lifecycle(SimulatedDevice(batch, STEADY, CHUNK), HostStore(host_bytes)))
+    return Twin(Lifecycle(SimulatedDevice(batch, STEADY, CHUNK, PrefixCache(0, chunk=1)), HostStore(host_bytes)))
 
 
 AnyTwin: TypeAlias = Twin[Row] | Twin[SimulatedRow]

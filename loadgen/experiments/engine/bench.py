@@ -1,8 +1,7 @@
-"""`lengthwise bench engine`: the contest (contest.py) over rows of one length, or ragged ones."""
+"""`lengthwise bench engine`: the contest (contest.py) over rows of one length."""
 
 import random
 import statistics
-from collections.abc import Sequence
 from dataclasses import asdict
 from functools import partial
 from typing import Any
@@ -12,7 +11,7 @@ from rich.table import Table
 
 from engine.messages import RowSpec
 from loadgen.console import table_console
-from loadgen.experiments.engine.contest import Generate, Lengthwise, Shape, contest, draw_ragged, draw_rows, longest
+from loadgen.experiments.engine.contest import Generate, Lengthwise, Shape, contest, draw_rows
 from loadgen.experiments.engine.setup import describe_device, load_beside, load_subject
 from loadgen.experiments.options import ROWS, EngineBench
 from loadgen.result_file import require_writable, save_json
@@ -20,37 +19,33 @@ from models.errors import UserError
 from models.progress import Bars
 
 OURS, THEIRS = "lengthwise", "generate"
-MIB = 2**20
 HEADS = ("rows", "", "tokens/s (min-max)", "to generate", "ms a step", "to floor")
-SETTING = ("model", "rounds", "seed", "input_len", "output_len", "num_requests", "min_len", "max_len", "slots")
-
+SETTING = ("model", "rounds", "seed", "input_len", "output_len")
 
 Json = dict[str, Any]
 
 
 def show(found: Json, console: Console) -> None:
     floor, setting = found["floor"], found["setting"]
-    told = f"memory bandwidth {floor['bandwidth'] / 1e9:.1f} GB/s, weights {floor['weight_bytes'] / MIB:.0f} MiB"
+    told = f"memory bandwidth {floor['bandwidth'] / 1e9:.1f} GB/s, weights {floor['weight_bytes'] / 2**20:.0f} MiB"
     console.print(f"{told}, KV cache {floor['kv_bytes_per_token'] / 1024:.1f} KiB a token", highlight=False)
     title = (
-        f"output tokens/s, prefill included, {setting['input_len']} in / {setting['output_len']} out; ragged: "
-        f"{setting['num_requests']} requests of {setting['min_len']}-{setting['max_len']}; {setting['model']}, "
-        f"{setting['dtype']}, {setting['device']}, {setting['threads']} threads"
+        f"output tokens/s, prefill included, {setting['input_len']} in / {setting['output_len']} out; "
+        f"{setting['model']}, {setting['dtype']}, {setting['device']}, {setting['threads']} threads"
     )
     table = Table(*HEADS, title=title)
     for part in found["parts"]:
-        least = part["floor_step"]
+        rows, least = part["rows"], part["floor_step"]
         for standing in part["standings"]:
-            table.add_row(part["name"], standing["name"], *_cells(standing, least))
-        if least is not None:
-            table.add_row(part["name"], "floor", f"{part['slots'] / least:.1f}", "", f"{least * 1000:.1f}", "1.00")
+            table.add_row(str(rows), standing["name"], *_cells(standing, least))
+        table.add_row(str(rows), "floor", f"{rows / least:.1f}", "", f"{least * 1000:.1f}", "1.00")
         table.add_section()
     console.print(table)
     for name, trouble in find_troubles(found).items():
         console.print(f"{name} cannot run here: {trouble}", markup=False, highlight=False)
 
 
-def _cells(one: Json, least: float | None) -> tuple[str, ...]:
+def _cells(one: Json, least: float) -> tuple[str, ...]:
     rates, ratio = one["rates"], one["ratio_to_generate"]
     if not rates:
         return ("cannot run here", *"---")
@@ -59,7 +54,7 @@ def _cells(one: Json, least: float | None) -> tuple[str, ...]:
         f"{statistics.median(rates):.1f} ({min(rates):.1f}-{max(rates):.1f})",
         "-" if ratio is None else f"{ratio:.2f}",
         f"{step * 1000:.1f}",
-        "-" if least is None else f"{step / least:.2f}",
+        f"{step / least:.2f}",
     )
 
 
@@ -86,19 +81,18 @@ def run_bench(asked: EngineBench) -> Json:
         subject = load_subject(asked)
         beside = {f"{OURS} {kind}": load_beside(subject, kind) for kind in asked.beside}
         subjects = {OURS: subject} | beside
-        planned = _plan_parts(asked)
-        columns, most = max(longest(shapes) for _, _, shapes in planned), subject.model.context_length
+        columns, most = asked.input_len + asked.output_len, subject.model.context_length
         if columns > most:
             raise UserError(f"{asked.model} reads {most} tokens, not {columns}: ask for shorter ones")
         plain = subject.load_plain()
         bars.begin("memory bandwidth")
         floor = subject.floor
         parts = []
-        for name, slots, shapes in planned:
-            engines = {called: Lengthwise(one, slots).run for called, one in subjects.items()}
-            engines[THEIRS] = Generate(plain, slots).run
-            bars.begin(name, len(engines) * (asked.rounds + 1))
-            draw = partial(_draw, asked.seed, subject.vocab, shapes)
+        for rows in asked.rows or ROWS:
+            engines = {called: Lengthwise(one).run for called, one in subjects.items()}
+            engines[THEIRS] = Generate(plain).run
+            bars.begin(f"{rows} rows", len(engines) * (asked.rounds + 1))
+            draw = partial(_draw, asked.seed, subject.vocab, [(asked.input_len, asked.output_len)] * rows)
             found = contest(engines, draw, asked.rounds, bars.advance)
             base = found[THEIRS]
             standings = [
@@ -106,24 +100,12 @@ def run_bench(asked: EngineBench) -> Json:
                 | {"ratio_to_generate": one.rate / base.rate if one.rates and base.rates else None}
                 for called, one in found.items()
             ]
-            step = None if name == "ragged" else floor.step(slots, asked.input_len, asked.output_len)
-            named = {"name": name.removesuffix(" rows"), "slots": slots}
-            parts.append(named | {"floor_step": step, "standings": standings})
+            step = floor.step(rows, asked.input_len, asked.output_len)
+            parts.append({"rows": rows, "floor_step": step, "standings": standings})
         setting = {name: getattr(asked, name) for name in SETTING} | {"dtype": subject.weights}
         return {"setting": setting | describe_device(subject.model.device), "floor": asdict(floor), "parts": parts}
 
 
-def _draw(seed: int, vocab: int, shapes: Sequence[Shape], number: int) -> list[RowSpec]:
-    """Lengths are those of all rounds; tokens differ."""
+def _draw(seed: int, vocab: int, shapes: list[Shape], number: int) -> list[RowSpec]:
+    """Tokens differ between rounds."""
     return draw_rows(random.Random(f"{seed} {number}"), vocab, shapes)
-
-
-def _plan_parts(asked: EngineBench) -> list[tuple[str, int, list[Shape]]]:
-    parts = [
-        (f"{rows} rows", rows, [(asked.input_len, asked.output_len)] * rows)
-        for rows in asked.rows or (() if asked.ragged else ROWS)
-    ]
-    if asked.ragged:
-        shapes = draw_ragged(random.Random(asked.seed), asked.num_requests, asked.min_len, asked.max_len)
-        parts.append(("ragged", asked.slots, shapes))
-    return parts

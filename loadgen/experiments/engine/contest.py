@@ -1,18 +1,15 @@
-"""This engine and transformers' `generate` take turns on the same rows. A few more rows than slots come in order, as in
-a server.
-"""
+"""This engine and transformers' `generate` take turns on the same rows, which all come at once."""
 
 import random
 import statistics
 import time
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
 import torch
 from torch import Tensor
-from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel
 
 from engine.device import similar_lengths
@@ -45,38 +42,19 @@ def draw_rows(rng: random.Random, vocab: int, shapes: Iterable[Shape]) -> list[R
     return rows
 
 
-def shape_of(row: RowSpec) -> Shape:
-    """Tokens of prompt and output."""
-    return len(row.prompt), row.sampling.max_tokens
-
-
-def draw_ragged(rng: random.Random, count: int, shortest: int, longest: int) -> list[Shape]:
-    """Uniform and distinct. Raises UserError when there are too few."""
-    lengths = range(shortest, longest + 1)
-    if len(lengths) < count:
-        lack = f"there are {len(lengths)} lengths from {shortest} to {longest}, not {count} distinct ones"
-        raise UserError(f"{lack}: lower --num-requests, or widen --min-len and --max-len")
-    return list(zip(rng.sample(lengths, count), rng.sample(lengths, count), strict=True))
-
-
-def longest(shapes: Sequence[Shape]) -> int:
-    """Columns for any row, with the longest prompt and the longest output."""
-    return sum(map(max, zip(*shapes, strict=True)))
-
-
 @dataclass(slots=True)
 class Lengthwise:
-    """This engine in this thread, `slots` rows at a time."""
+    """This engine in this thread, with a slot a row."""
 
     subject: Subject
-    slots: int
     clock: Clock = time.perf_counter
     _lifecycle: Lifecycle[Row] | None = None  # made for the first run's rows
 
     @torch.inference_mode()
     def run(self, rows: Sequence[RowSpec]) -> BenchTurn:
         if self._lifecycle is None:
-            self._lifecycle = self.subject.lifecycle(self.slots, longest([shape_of(row) for row in rows]))
+            columns = max(len(row.prompt) for row in rows) + max(row.sampling.max_tokens for row in rows)
+            self._lifecycle = self.subject.lifecycle(len(rows), columns)
         threads = torch.get_num_threads()
         try:
             if self.subject.model.reads_exactly:
@@ -86,14 +64,11 @@ class Lengthwise:
             torch.set_num_threads(threads)
 
     def _serve(self, lifecycle: Lifecycle[Row], rows: Sequence[RowSpec]) -> BenchTurn:
-        waiting, room = deque(rows), self.slots + max(1, self.slots // 8)
         steps, made, begin = list[float](), Counter[RowId](), self.clock()
         last = begin
-        while waiting or not lifecycle.table.idle:
-            free = min(len(waiting), room - len(lifecycle.table.rows))
-            joining = [waiting.popleft() for _ in range(free)]
-            for group in similar_lengths(joining, lambda row: len(row.prompt), CHUNK_TOKENS):
-                lifecycle.table.admit(group)
+        for group in similar_lengths(rows, lambda row: len(row.prompt), CHUNK_TOKENS):
+            lifecycle.table.admit(group)
+        while not lifecycle.table.idle:
             updates, now = lifecycle.turn(), self.clock()
             if lifecycle.table.tally.generated and not lifecycle.table.tally.prompt:
                 steps.append(now - last)
@@ -107,47 +82,31 @@ class Lengthwise:
 
 @dataclass(frozen=True, slots=True)
 class Generate:
-    """transformers' `generate` on static batches of `slots` rows."""
+    """transformers' `generate` on one static batch of equal lengths."""
 
     network: PreTrainedModel
-    slots: int
     clock: Clock = time.perf_counter
 
     @torch.inference_mode()
     def run(self, rows: Sequence[RowSpec]) -> BenchTurn:
-        begin = self.clock()
-        steps: list[float] = []
-        lengths: list[int] = []
-        for first in range(0, len(rows), self.slots):
-            batch = rows[first : first + self.slots]
-            times: list[float] = []
-            made = self._generate(batch, times)
-            steps += [after - before for before, after in pairwise(times)]
-            lengths += [min(made, row.sampling.max_tokens) for row in batch]
-        return BenchTurn(self.clock() - begin, tuple(steps), tuple(lengths))
-
-    def _generate(self, rows: Sequence[RowSpec], times: list[float]) -> int:
-        """Tokens of each row; notes when each step ends."""
+        begin, times = self.clock(), list[float]()
 
         def tick(tokens: Tensor, scores: Tensor, **_: object) -> Tensor:
             times.append(self.clock())
             return torch.zeros(len(tokens), dtype=torch.bool, device=tokens.device)
 
-        prompts = [torch.tensor(row.prompt, device=self.network.device) for row in rows]
-        tokens, mask = (
-            pad_sequence(columns, batch_first=True, padding_side="left")
-            for columns in (prompts, [torch.ones_like(prompt) for prompt in prompts])
-        )
+        tokens = torch.tensor([row.prompt for row in rows], device=self.network.device)
         output: Tensor = self.network.generate(  # type: ignore[operator]
             tokens,
-            attention_mask=mask,
-            max_new_tokens=max(row.sampling.max_tokens for row in rows),
+            attention_mask=torch.ones_like(tokens),
+            max_new_tokens=rows[0].sampling.max_tokens,
             eos_token_id=None,
             pad_token_id=0,
             stopping_criteria=[tick],
             do_sample=False,
         )
-        return output.shape[1] - tokens.shape[1]
+        steps = tuple(after - before for before, after in pairwise(times))
+        return BenchTurn(self.clock() - begin, steps, (output.shape[1] - tokens.shape[1],) * len(rows))
 
 
 Draw = Callable[[int], Sequence[RowSpec]]  # round -> its rows: equal lengths, other prompts

@@ -1,7 +1,5 @@
 """The host's cost: `python -P -m loadgen.experiments.engine.host [--beside CHECKOUT]`. Steps of the executor by part,
-under a network that costs nothing; and streams of a virtual H100: tokens/s, relative step time, CPU a token, events a
-read.
-"""
+under a network that costs nothing; and streams of a virtual H100: tokens/s, relative step time, CPU a token."""
 
 import argparse
 import asyncio
@@ -50,7 +48,7 @@ Sample = NDArray[np.float64]
 class Stream(asyncio.Protocol):
     def __init__(self, ended: asyncio.Event) -> None:
         """`ended`: of any."""
-        self.events = self.reads = 0
+        self.events = 0
         self.first: float | None = None  # time.perf_counter
         self.warm, self._ended = asyncio.Event(), ended
         self._tail = b""  # the end may be a read of its own, and headers may end like it
@@ -60,7 +58,6 @@ class Stream(asyncio.Protocol):
         if events and self.first is None:
             self.first = time.perf_counter()
         self.events += events
-        self.reads += events > 0
         self._tail = (self._tail + data)[-len(END) :]
         if self.events >= WARM:
             self.warm.set()
@@ -69,13 +66,10 @@ class Stream(asyncio.Protocol):
 
 
 def take_sample(server: psutil.Process, streams: Sequence[Stream]) -> Sample:
-    """Seconds, CPU of server, its event loop's thread and client, events, reads, and the first stream's events (one a
-    step).
-    """
-    counts, reads = [one.events for one in streams], sum(one.reads for one in streams)
+    """Seconds, CPU of server and its event loop's thread, events, and the first stream's events (one a step)."""
+    counts = [one.events for one in streams]
     loop = next(sum(one[1:]) for one in server.threads() if one.id == server.pid)
-    times = time.perf_counter(), sum(server.cpu_times()[:2]), loop, time.process_time()
-    return np.array([*times, sum(counts), reads, max(counts)])
+    return np.array([time.perf_counter(), sum(server.cpu_times()[:2]), loop, sum(counts), max(counts)])
 
 
 async def measure(server: psutil.Process, port: int, count: int, tokens: int, prompt: str) -> dict[str, float]:
@@ -97,7 +91,7 @@ async def measure(server: psutil.Process, port: int, count: int, tokens: int, pr
     for transport, _ in connections:
         transport.abort()
     await asyncio.sleep(0)  # to close them
-    seconds, cpu, loop_cpu, own, events, reads, steps = (end - begin).tolist()
+    seconds, cpu, loop_cpu, events, steps = (end - begin).tolist()
     if not steps:
         raise RuntimeError(f"{tokens} tokens are too few for a window")
     return {
@@ -107,8 +101,6 @@ async def measure(server: psutil.Process, port: int, count: int, tokens: int, pr
         "step_ms": 1e3 * seconds / steps,
         "server_us": 1e6 * cpu / events,
         "loop_us": 1e6 * loop_cpu / events,
-        "client_us": 1e6 * own / events,
-        "events_a_read": events / reads,
         "warm": begin[-1],
         "steps": steps,
     }
@@ -117,7 +109,6 @@ async def measure(server: psutil.Process, port: int, count: int, tokens: int, pr
 def serve_streams(
     flags: Sequence[str], counts: Sequence[int], tokens: int, prompt: str = PROMPT, checkout: Path = ROOT
 ) -> list[dict[str, float]]:
-    """Of one server, a burst after another."""
     common = ["--port", "0", "--max-num-seqs", str(max(counts)), "--embedding-model", "none", "--log-level", "warning"]
     environ = {"PYTHONPATH": str(checkout)}
     with TemporaryDirectory() as folder:

@@ -19,10 +19,11 @@ from engine.forward.batch import RunningBatch
 from engine.forward.graphs import graphs_for
 from engine.kv.arena import KvArena
 from engine.lifecycle import Lifecycle
+from engine.measure.profiler import read_clock
 from engine.row import Row
 from engine.torch_device import TorchDevice
 from loadgen.compare.machine import describe_machine, find_versions
-from loadgen.experiments.options import BenchedModel
+from loadgen.experiments.options import EngineBench
 from models.native.decoder import NativeDecoder
 from models.network.decoder.decoder import Decoder
 from models.network.decoder.family import read_spec
@@ -90,13 +91,6 @@ def measure_bandwidth(device: torch.device, clock: Clock = time.perf_counter, si
     return best
 
 
-def read_clock(device: torch.device, clock: Clock = time.perf_counter) -> float:
-    """Once the device is idle."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    return clock()
-
-
 CHUNK_TOKENS = 512  # prompt tokens between two decode steps; the server's default
 
 
@@ -133,7 +127,7 @@ class Subject:
         return Lifecycle(TorchDevice(self.model, self.text, batch, max_prefill_tokens=CHUNK_TOKENS))
 
 
-def load_subject(asked: BenchedModel) -> Subject:
+def load_subject(asked: EngineBench) -> Subject:
     """As a server loads it; raises CatalogError, LoadError and TextError."""
     given = {name: getattr(asked, name) for name in ("model", "dtype", "quantization", "device")}
     (model,), text = load_models(ServeConfig(**given), most=1)

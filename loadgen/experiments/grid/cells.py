@@ -93,9 +93,8 @@ def load_lengths(load: str, count: int, seed: int) -> tuple[RequestLengths, ...]
 
 def check_traces(traces: Sequence[str], count: int, seeds: Sequence[int]) -> None:
     """Raise UserError for a trace that some run could not have."""
-    for trace in traces:
-        for seed in seeds:
-            load_lengths(trace, count, seed)
+    for trace, seed in product(traces, seeds):
+        load_lengths(trace, count, seed)
 
 
 # 8 billion parameters on an H100 by arithmetic: 16 GB of weights and 131 kB of KV a token at 2.7e12 B/s, 1.6e10

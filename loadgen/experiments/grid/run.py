@@ -164,7 +164,6 @@ READING = (
 
 
 def show(results: Results, contenders: Sequence[str], requests: int, console: Console) -> None:
-    """A table for each group of cells."""
     console.print(READING)
     for title, cells in grid.group_cells([*results], requests).items():
         rows = tuple((name, *tell_differences([results[cell] for cell in cells], name)) for name in contenders)

@@ -88,7 +88,6 @@ def chat_pool(seed: int, max_output: int = LONGEST, input_scale: float = 1.0, co
 
 
 def task_pool(seed: int, input_scale: float = 1.0, count: int = TASKS) -> Pool:
-    """Magnus's eight tasks over Python's library."""
     lengths = task_lengths(count, seed, LONGEST)
     return fitted(lengths, input_scale, "lengths of the built-in workload's eight tasks", LONGEST)
 
@@ -96,7 +95,6 @@ def task_pool(seed: int, input_scale: float = 1.0, count: int = TASKS) -> Pool:
 def fitted(
     lengths: Sequence[RequestLengths], scale: float, source: str, max_output: int, samples: tuple[Sample, ...] = ()
 ) -> Pool:
-    """Prompts scaled, within 1 to LONGEST tokens."""
     prompts = (min(LONGEST, max(1, round(one.input_length * scale))) for one in lengths)
     short = tuple(replace(one, input_length=prompt) for one, prompt in zip(lengths, prompts, strict=True))
     scaled = "" if scale == 1 else f", prompts times {scale:g}"

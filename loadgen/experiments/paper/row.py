@@ -1,17 +1,16 @@
 """Figures of runs, and report rows."""
 
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from pathlib import Path
 from typing import Any, Self
 
 from loadgen.experiments.paper.trial import TrialLine
 from loadgen.result_file import Json
+from models.files import read_toml
 
 # by name; columns as in the file
-PUBLISHED: Mapping[str, list[Any]] = tomllib.loads(Path(__file__).with_name("published.toml").read_text("utf-8"))
+PUBLISHED: Mapping[str, list[Any]] = read_toml(__file__, "published.toml")
 
 PERCENT, TIMES, SECONDS = "%", "x", "s"
 DIGITS = 5  # significant, in files
@@ -47,7 +46,6 @@ class ReportRow:
 
     @classmethod
     def rise(cls, what: str, values: Mapping[str, float], where: str, digits: int = 1, *, falls: bool = False) -> Self:
-        """Values rise, or fall, in order."""
         sign = -1 if falls else 1
         return cls.claim(what, rises([sign * one for one in values.values()]), values, where, digits)
 
@@ -60,7 +58,6 @@ class ReportRow:
 
     @classmethod
     def skip(cls, what: str, why: str, published: str = "", where: str = "") -> Self:
-        """What could not be measured, and why."""
         return cls(what, f"skipped: {why}", published, where, {"what": what, "skipped": why})
 
     @property

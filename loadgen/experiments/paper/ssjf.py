@@ -54,10 +54,15 @@ AUTHORS = Counting(
 )
 
 
-def rates(stage: TrialStage, counting: Counting = OURS) -> Experiment:
-    """Figures 4 and 6."""
-    points = [make_point(stage, f"{rate:g}/s", rate) for rate in stage.setting.rates or RATES]
-    return _plan(stage, counting, "rates, Figs. 4 and 6", points, _rows(counting, "rates"))
+def rates(stage: TrialStage, counting: Counting = OURS, *, own_times: bool = False) -> Experiment:
+    """Figures 4 and 6; with a trace's arrival times as the paper has them from one of Azure's."""
+    points = [make_point(stage, f"{rate:g}/s", rate, own_times=own_times) for rate in stage.setting.rates or RATES]
+    title = "rates with a trace's arrival times, section 4.1" if own_times else "rates, Figs. 4 and 6"
+    plan = _plan(stage, counting, title, points, _rows(counting, "rates"))
+    if not own_times or any(one.arrival for one in stage.pool.lengths):
+        return plan
+    skipped = ReportRow.skip("all of it", "no request comes after the first: give --trace FILE")
+    return replace(plan, points=(), rows=[skipped])
 
 
 def burstiness(stage: TrialStage, counting: Counting = OURS) -> Experiment:
@@ -82,17 +87,6 @@ def formulations(stage: TrialStage, counting: Counting = OURS) -> Experiment:
     points = [make_point(stage, name, TRAINED_RATE, right=right) for name, right, *_ in PUBLISHED["ssjf-table-2"]]
     rows = partial(formulation_rows, throughput=counting.throughput)
     return _plan(stage, counting, f"ways to train at {TRAINED_RATE:g}/s, Table 2", points, rows)
-
-
-def azure_times(stage: TrialStage, counting: Counting = OURS) -> Experiment:
-    """Figures 4 and 6 with a trace's arrival times; the paper uses one of Azure's."""
-    points = [make_point(stage, f"{rate:g}/s", rate, own_times=True) for rate in stage.setting.rates or RATES]
-    plan = _plan(stage, counting, "rates with a trace's arrival times, section 4.1", points, _rows(counting, "rates"))
-    if any(one.arrival for one in stage.pool.lengths):
-        return plan
-    return replace(
-        plan, points=(), rows=[ReportRow.skip("all of it", "no request comes after the first: give --trace FILE")]
-    )
 
 
 def make_point(
@@ -193,8 +187,8 @@ PAPER = Paper(
         "burstiness-authors": partial(burstiness, counting=AUTHORS),
         "formulations": formulations,
         "formulations-authors": partial(formulations, counting=AUTHORS),
-        "azure-times": azure_times,
-        "azure-times-authors": partial(azure_times, counting=AUTHORS),
+        "azure-times": partial(rates, own_times=True),
+        "azure-times-authors": partial(rates, counting=AUTHORS, own_times=True),
     },
     lambda seed, scale: chat_pool(seed, LONGEST, scale),
     LONGEST,

@@ -109,11 +109,10 @@ class TrialStage:
         max_tokens = self.max_tokens if point.pool is None else max(outputs(pool.lengths))
         predict = choose_prediction(strategy, (point.prediction or self.prediction).source(point.load.seed))
         done = simulate(parts, point.machine, point.load.requests(pool), max_tokens, watch, predict)
-        return make_trial(done, slices.early_share)
+        return make_trial(done, slices.early)
 
 
 def _after(watch: Watch, before: int) -> Watch:
-    """Progress of a run behind `before` requests."""
     return lambda ended: watch(before + ended)
 
 
@@ -121,8 +120,8 @@ def pool_trials(trials: Sequence[Figures]) -> Figures:
     return {name: fmean(one[name] for one in trials) for name in trials[0]}
 
 
-def make_trial(done: Simulation, early_share: float = 0.0) -> Figures:
-    """Raises UserError when a request was not answered."""
+def make_trial(done: Simulation, early: Sequence[bool] = ()) -> Figures:
+    """`early`: whether slices' rows had all ended before. Raises UserError when a request was not answered."""
     found = measure_simulation(done)
     if found["failed"]:
         raise UserError(f"{found['failed']} of {len(done.requests)} requests failed")
@@ -146,22 +145,18 @@ def make_trial(done: Simulation, early_share: float = 0.0) -> Figures:
         "invalid": found["invalid_tokens"],  # a request
         "slices": found["slices"],  # a request
         "few_slices": 100 * fmean(one.runs <= FEW_SLICES for one in done.requests),
-        "early_returns": 100 * early_share,  # slices whose rows had all ended
+        "early_returns": 100 * fmean(early or (False,)),
         "imbalance": found["completion_std"],  # of executors' completion times (SCLS, 3.2)
     }
 
 
 @dataclass(slots=True)
 class SliceCount:
-    """Counts batches with an iteration limit whose rows all ended before it."""
+    """Notes of batches with an iteration limit whether their rows all ended before it."""
 
-    _early: list[bool] = field(default_factory=list)
-
-    @property
-    def early_share(self) -> float:
-        return fmean(self._early) if self._early else 0.0
+    early: list[bool] = field(default_factory=list)
 
     def on_finish(self, assignment: Assignment, now: float) -> None:
         limit = assignment.plan.terms.iterations
         if limit is not None:
-            self._early.append(assignment.iterations < limit)
+            self.early.append(assignment.iterations < limit)

@@ -3,7 +3,7 @@
 import asyncio
 import itertools
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -15,40 +15,31 @@ from engine.kv.host_store import HostStore
 from engine.messages import Deliver, ExecutorInfo, Report, StepReport, StepStats
 from engine.row import Row
 from engine.sampling.params import SamplingParams
-from loadgen.simulate.prediction import Predict, split_forecast
+from loadgen.simulate.prediction import Predict, choose_prediction, split_forecast
 from loadgen.simulate.simulation import Simulation, Watch, served
 from loadgen.workload.lengths import RequestLengths
 from models.catalog.catalog import default_cache
 from models.errors import UserError
 from models.network.loader import LoadedModel
+from models.progress import Bars
 from models.text import Text
 from models.threads import run_in_own_thread
-from scheduler.assembly import SchedulerParts
 from scheduler.clock import Clock, MonotonicClock, background
 from scheduler.dispatcher import Dispatcher
+from scheduler.learner import inline
+from scheduler.length.oracle import true_length
 from scheduler.request import Refused, Request, State
 from scheduler.serving_time.bilinear import Bilinear, FloatArray, fit_surfaces
 from scheduler.serving_time.machine import Phase, Step, StepTimings
 from scheduler.serving_time.profile_file import load_profile
+from scheduler.strategy import STRATEGIES
 from server.composition.app import Relay, run_executors
 from server.composition.devices import conditions_of, swap_bytes
 from server.composition.loading import build_executor, load_models
+from server.composition.scheduling import parts_for
 from server.config import ServeConfig
 
 FOR_EVER = 1e9  # seconds for which the last speed holds
-
-
-@dataclass(frozen=True, slots=True)
-class SpeedCurve:
-    """Work that a never idle device has done by each moment; both ascend from 0, linear in between."""
-
-    moments: FloatArray  # (moments,), seconds after the run's begin
-    work: FloatArray  # (moments,), seconds by the prices
-
-    def pace(self, now: float, seconds: float) -> float:
-        """A machine as fast at each moment."""
-        done = float(np.interp(now, self.moments, self.work))
-        return float(np.interp(done + seconds, self.work, self.moments)) - now
 
 
 PHASES: tuple[Phase, Phase] = ("prefill", "decode")
@@ -56,11 +47,19 @@ PHASES: tuple[Phase, Phase] = ("prefill", "decode")
 
 @dataclass(frozen=True, slots=True)
 class RunSpeed:
-    """A run's prices, and its speed about them."""
+    """A run's prices, and the work that a never idle device has done by each moment; both ascend from 0, linear in
+    between.
+    """
 
     prices: Bilinear  # fitted; sums of prefills and of iterations are exact
     slowdown: float  # seconds over the profile's
-    curve: SpeedCurve
+    moments: FloatArray  # (moments,), seconds after the run's begin
+    work: FloatArray  # (moments,), seconds by the prices
+
+    def pace(self, now: float, seconds: float) -> float:
+        """A machine as fast at each moment."""
+        done = float(np.interp(now, self.moments, self.work))
+        return float(np.interp(done + seconds, self.work, self.moments)) - now
 
 
 @dataclass(slots=True)
@@ -91,13 +90,13 @@ class Speedometer:
         """The profile's speed without steps."""
         if {step.phase for _, _, step in self._steps} != set(PHASES):
             even = np.array([0.0, FOR_EVER])
-            return RunSpeed(self.profile, 1.0, SpeedCurve(even, even))
+            return RunSpeed(self.profile, 1.0, even, even)
         prices = self._fit()
         measured = sum(_seconds(step) for _, _, step in self._steps)
         profiled = sum(step.price(self.profile) for _, _, step in self._steps)
-        return RunSpeed(prices, measured / profiled, self._follow(prices))
+        return RunSpeed(prices, measured / profiled, *self._follow(prices))
 
-    def _follow(self, prices: Bilinear) -> SpeedCurve:
+    def _follow(self, prices: Bilinear) -> tuple[FloatArray, FloatArray]:
         """By the first executor: all share a machine."""
         moments, work = [0.0], [0.0]
         for executor, now, step in self._steps:
@@ -106,7 +105,7 @@ class Speedometer:
                 idle = began - moments[-1]
                 moments += [began, max(began, now)]
                 work += [work[-1] + idle, work[-1] + idle + step.price(prices)]
-        return SpeedCurve(np.array([*moments, moments[-1] + FOR_EVER]), np.array([*work, work[-1] + FOR_EVER]))
+        return np.array([*moments, moments[-1] + FOR_EVER]), np.array([*work, work[-1] + FOR_EVER])
 
     def _fit(self) -> Bilinear:
         prefills, decodes = ([step for _, _, step in self._steps if step.phase == phase] for phase in PHASES)
@@ -162,37 +161,31 @@ WARM_UP_TOKENS = 8
 
 
 def play(
-    engine: Engine,
-    new_parts: Callable[[], SchedulerParts],
-    trace: Sequence[RequestLengths],
-    prompts: Sequence[tuple[int, ...]],
-    predict: Predict | None,
-    watch: Watch,
-    hear: Callable[[Report, float], None],
-) -> Simulation:
-    """On new executors, warmed up on parts of their own. Raises UserError when a request fails. `hear` gets each report
-    and its seconds.
-    """
-    clock, most = MonotonicClock(), max(one.output_length for one in trace)
+    engine: Engine, config: ServeConfig, trace: Sequence[RequestLengths], seed: int, bars: Bars
+) -> tuple[Simulation, RunSpeed]:
+    """On new executors, warmed up on parts of their own. Raises UserError when a request fails."""
+    clock, speed, most = MonotonicClock(), Speedometer(engine.profile), max(one.output_length for one in trace)
+    watch = bars.watch(f"{config.strategy} on the engine: {len(trace)} requests", len(trace))
+    prompts = random_prompts(trace, engine.models[0].vocab_size, seed)
+    predict = choose_prediction(STRATEGIES[config.strategy], true_length)
     few = [replace(one, arrival=0.0, output_length=min(one.output_length, WARM_UP_TOKENS)) for one in trace[:WARM_UP]]
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         relay = Relay(runner.get_loop())
         executors = engine.new_executors(relay.deliver)
 
         async def serve_apart(requests: Sequence[RequestLengths], watch: Watch, hear: Deliver) -> list[Request]:
-            dispatcher = Dispatcher(new_parts(), executors, clock)
+            parts = parts_for(config, engine.infos, engine.profile, inline)
+            dispatcher = Dispatcher(parts, executors, clock)
             with relay.send_to(hear, dispatcher.receive):
                 async with background(dispatcher.run(), "dispatcher"):
-                    return await serve(
-                        dispatcher, clock, requests, prompts, max_tokens=most, predict=predict, watch=watch
-                    )
+                    return await serve(dispatcher, clock, requests, prompts, most, predict, watch)
 
         with run_executors(executors):
             runner.run(serve_apart(few, lambda ended: None, lambda report: None))
             begin = clock.now()
-            done = runner.run(serve_apart(trace, watch, lambda report: hear(report, clock.now() - begin)))
+            done = runner.run(serve_apart(trace, watch, lambda report: speed.hear(report, clock.now() - begin)))
     origin = done[0].times.arrival - trace[0].arrival
-    return Simulation(tuple(served(request, origin) for request in done), ())
+    return Simulation(tuple(served(request, origin) for request in done), ()), speed.read()
 
 
 async def serve(
@@ -200,7 +193,6 @@ async def serve(
     clock: Clock,
     trace: Sequence[RequestLengths],
     prompts: Sequence[tuple[int, ...]],
-    *,
     max_tokens: int,
     predict: Predict | None = None,
     watch: Watch = lambda ended: None,

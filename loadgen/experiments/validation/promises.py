@@ -61,7 +61,6 @@ class Told(NamedTuple):
 
     @property
     def own(self) -> float:
-        """Seconds from its start to its end."""
         assert self.request.times.started is not None
         return self.came + self.seconds - self.request.times.started
 

@@ -9,13 +9,13 @@ from statistics import fmean, pstdev
 from engine.simulated.machine import Machine
 from loadgen.compare.machine import describe_machine
 from loadgen.console import COLUMNS, Table, show_table, table_console
-from loadgen.experiments.validation.play import Engine, RunSpeed, Speedometer, load_engine, play, random_prompts
+from loadgen.experiments.validation.play import Engine, load_engine, play
 from loadgen.result_file import Json, require_writable, save_json
 from loadgen.simulate.figures import Figures, measure_latencies
 from loadgen.simulate.flags import ValidateFlags
 from loadgen.simulate.load import draw_arrivals, simulated_load
 from loadgen.simulate.prediction import choose_prediction
-from loadgen.simulate.simulation import Simulation, simulate
+from loadgen.simulate.simulation import simulate
 from loadgen.turns import collect
 from loadgen.workload.lengths import RequestLengths
 from models.errors import INTERRUPTED, UserError
@@ -98,7 +98,6 @@ HEADS = (
 
 
 def tabulate(verdicts: Sequence[ValidationVerdict]) -> Table:
-    """A line a strategy, load and quantity."""
     caption = (
         "The simulator beside the engine; slowdown: seconds of this run's steps, over what the profile says; spread: "
         f"standard deviation of {len(DRAWS)} simulations between which the speed differs by {DRAWS[-1] - DRAWS[0]:.1%}"
@@ -159,7 +158,6 @@ def lengths(asked: ValidateFlags, context_length: int) -> list[RequestLengths]:
 
 
 def paced(asked: ValidateFlags, probe: Sequence[RequestLengths], rate: float) -> list[RequestLengths]:
-    """The probe's requests at a rate."""
     size = QUICK if asked.quick else FULL
     duration = min(asked.duration, size.duration)
     count = asked.num_requests or max(size.least, round(rate * duration))
@@ -193,22 +191,11 @@ def _judge(asked: ValidateFlags, engine: Engine) -> Iterator[ValidationVerdict]:
         for name in asked.chosen:
             config = replace(engine.config, strategy=name)
             for rho, trace in _traces(asked, config, engine, bars):
-                real, speed = _play(asked, config, engine, trace, bars)
-                paces = (replace(twin, cost=speed.prices.slowed(one), pace=speed.curve.pace) for one in DRAWS)
+                real, speed = play(engine, config, trace, asked.seed, bars)
+                paces = (replace(twin, cost=speed.prices.slowed(one), pace=speed.pace) for one in DRAWS)
                 profiled, *draws = (_simulate(config, engine, one, trace) for one in (twin, *paces))
                 compared = compare(measure_latencies(real.requests), profiled, draws)
                 yield ValidationVerdict(name, rho, len(trace), speed.slowdown, compared)
-
-
-def _play(
-    asked: ValidateFlags, config: ServeConfig, engine: Engine, trace: Sequence[RequestLengths], bars: Bars
-) -> tuple[Simulation, RunSpeed]:
-    speed = Speedometer(engine.profile)
-    watch = bars.watch(f"{config.strategy} on the engine: {len(trace)} requests", len(trace))
-    prompts = random_prompts(trace, engine.models[0].vocab_size, asked.seed)
-    parts = partial(parts_for, config, engine.infos, engine.profile, inline)
-    predict = choose_prediction(STRATEGIES[config.strategy], true_length)
-    return play(engine, parts, trace, prompts, predict, watch, speed.hear), speed.read()
 
 
 def _traces(
@@ -219,7 +206,7 @@ def _traces(
     if asked.rate is not None:
         yield None, wanted
         return
-    served = _play(asked, config, engine, wanted, bars)[0].throughput
+    served = play(engine, config, wanted, asked.seed, bars)[0].throughput
     for rho in asked.rhos:
         yield rho, paced(asked, wanted, rho * served)
 

@@ -5,7 +5,6 @@ Same arrivals under both orders; beyond: started later than the wait by arrival 
 
 import sys
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from itertools import groupby, product
 from statistics import fmean
 
@@ -19,26 +18,14 @@ SHAPES = ("log-normal", "bimodal", "servegen", TASKS)
 PREDICTIONS = ("oracle", USUAL, "inverted")
 
 
-@dataclass(frozen=True, slots=True)
-class Waits:
-    """Ratios to the bound, and seconds beyond it."""
-
-    ratios: tuple[float, ...]
-    beyond: float  # most
-
-    @property
-    def late(self) -> int:
-        return sum(ratio > 1 for ratio in self.ratios)
-
-
-def measure_waits(cell: Cell, share: float = Scheduling.out_of_turn) -> Waits:
-    """`share`: x of the default's order."""
+def measure_waits(cell: Cell, share: float = Scheduling.out_of_turn) -> tuple[list[float], float]:
+    """Ratios to the bound, and the most seconds beyond it. `share`: x of the default's order."""
     by_arrival, served = (play_cell(cell, STRATEGIES[name]) for name in (BASE, "lengthwise"))
     service = fmean(one.end - one.started for one in by_arrival)
     bounds = [(one.started - one.arrival) / (1 - share) + service for one in by_arrival]
     waits = [one.started - one.arrival for one in served]
-    ratios = tuple(wait / bound for wait, bound in zip(waits, bounds, strict=True))
-    return Waits(ratios, max(wait - bound for wait, bound in zip(waits, bounds, strict=True)))
+    pairs = list(zip(waits, bounds, strict=True))
+    return [wait / bound for wait, bound in pairs], max(wait - bound for wait, bound in pairs)
 
 
 def list_cells(requests: int) -> Iterator[Cell]:
@@ -52,8 +39,8 @@ def tabulate(cells: Iterable[Cell]) -> Table:
     rows = []
     for prediction, alike in groupby(cells, key=lambda one: one.prediction):
         found = [measure_waits(cell) for cell in alike]
-        ratios = [ratio for one in found for ratio in one.ratios]
-        late, most = sum(one.late for one in found), max(one.beyond for one in found)
+        ratios = [ratio for each, _ in found for ratio in each]
+        late, most = sum(ratio > 1 for ratio in ratios), max(beyond for _, beyond in found)
         figures = len(ratios), late, f"{100 * late / len(ratios):.2f} %", f"{max(ratios):.2f}", f"{most:.0f} s"
         rows.append((prediction, *map(str, figures)))
     return Table("waits beyond the bound in seconds", ("predictions", *HEADS), tuple(rows))

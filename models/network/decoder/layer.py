@@ -151,9 +151,8 @@ def _fuse(parent: nn.Module, names: Sequence[str], fused: str) -> nn.Linear:
     if not any(bias is not None for bias in biases):
         return _linear_of(whole, None)
     zeros = [part.weight.new_zeros(part.out_features) for part in parts]
-    return _linear_of(
-        whole, torch.cat([zero if bias is None else bias for bias, zero in zip(biases, zeros, strict=True)])
-    )
+    whole_bias = torch.cat([zero if bias is None else bias for bias, zero in zip(biases, zeros, strict=True)])
+    return _linear_of(whole, whole_bias)
 
 
 def _scale(parent: nn.Module, name: str, factor: float) -> nn.Linear:

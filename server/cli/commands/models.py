@@ -38,9 +38,8 @@ def add_parser(subparsers: Subparsers) -> None:
 def _list(args: argparse.Namespace) -> int:
     """List the models, their memory in numbers of --dtype (auto: 16 bits), and where they are; the default."""
     models, config = Catalog().known(), read_settings(ServeConfig, args)
-    print(
-        orjson.dumps(models, default=str, option=orjson.OPT_INDENT_2).decode() if args.json else _table(models, config)
-    )
+    document = orjson.dumps(models, default=str, option=orjson.OPT_INDENT_2)
+    print(document.decode() if args.json else _table(models, config))
     return 0
 
 

@@ -106,10 +106,8 @@ def _install(options: Install) -> None:
     program, unit = _program(options), _unit(options, config)
     _require_visible(program, program if options.program else Path(sys.executable))
     name = unit_name(options.template, options.gateway)
-    command, written = (
-        "gateway" if options.gateway else "serve",
-        FOLDER / "NAME.toml" if options.template else options.reads,
-    )
+    command = "gateway" if options.gateway else "serve"
+    written = FOLDER / "NAME.toml" if options.template else options.reads
     try:
         if not options.template:
             first = FIRST_CONFIG.format(command=command) + FIRST_BACKEND * options.gateway

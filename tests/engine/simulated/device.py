@@ -7,9 +7,10 @@ from collections import defaultdict
 from typing import Any
 
 from engine.kv.host_store import HostStore
+from engine.kv.prefix_cache import PrefixCache
 from engine.messages import Command, Report, RowId, RowSpec, RowUpdate, StepReport, StepStats
 from engine.sampling.params import SamplingParams
-from engine.simulated.batch import SimulatedRow
+from engine.simulated.batch import SimulatedKv, SimulatedRow
 from engine.simulated.executor import SimulatedExecutor
 from engine.simulated.machine import Cost, Machine
 from scheduler.serving_time.bilinear import Bilinear
@@ -42,7 +43,10 @@ class Device:
         self.time = 0.0
         self.reports: list[tuple[float, StepReport]] = []
         machine = Machine(cost, capacity, rows, capacity, **sizes)
-        self.executor = SimulatedExecutor(0, machine, lambda: self.time, self._note, store=store, headroom=headroom)
+        prefixes = PrefixCache[SimulatedKv](0, chunk=1)
+        self.executor = SimulatedExecutor(
+            0, machine, lambda: self.time, self._note, prefixes=prefixes, store=store, headroom=headroom
+        )
 
     def _note(self, report: Report) -> None:
         assert isinstance(report, StepReport)

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.kv.host_store import HostStore
-from engine.messages import NEVER, Admit, BatchPolicy, Cancel, Command, Entry, Overflow, Pause, RowId, RowSpec, Stop
+from engine.messages import NEVER, Admit, BatchPolicy, Cancel, Command, Entry, Overflow, Pause, RowId, RowSpec
 from engine.simulated.batch import SimulatedRow
 from engine.simulated.device import GLANCE
 from scheduler.serving_time.bilinear import Bilinear
@@ -78,13 +78,6 @@ def test_rows_that_others_may_join_report_from_time_to_time() -> None:
     device = Device().post(Admit((row(1, 3, 200),))).run()
     assert max(len(update.token_ids) for _, update in device.updates) == GLANCE
     assert len(device.updates) <= 200 / GLANCE + 2
-
-
-def test_a_stopped_executor_does_nothing_more() -> None:
-    device = Device().post(Admit((row(1, 3, 20),))).run(1.25)
-    device.post(Stop()).run()
-    device.executor.post(Admit((row(2, 3, 20),)))
-    assert not device.executor.alive and device.executor.due == math.inf and 2 not in device.tokens
 
 
 # Whatever comes

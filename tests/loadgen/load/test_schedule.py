@@ -9,6 +9,7 @@ from scipy import stats
 
 from loadgen.client.request import CHAT, COMPLETIONS, LoadPrompt, RequestForm
 from loadgen.load import arrival_times, schedule
+from loadgen.options import Arriving
 from models.errors import UserError
 
 COUNT = 5000
@@ -67,33 +68,34 @@ def timed(*arrivals: float) -> list[LoadPrompt]:
 
 
 def test_without_times_all_are_due_at_once_in_their_order() -> None:
-    plan = schedule(CHATS[:3], FORM)
+    plan = schedule(CHATS[:3], FORM, Arriving())
     assert [request.due for request in plan] == [0.0] * 3
     assert [orjson.loads(request.body)["messages"][0]["content"] for request in plan] == ["0", "1", "2"]
     assert [(one.index, one.label, one.cancel_after) for one in plan] == [(n, "t", None) for n in range(3)]
 
 
 def test_a_trace_is_played_at_its_own_times_unless_a_rate_takes_their_place() -> None:
-    plan = schedule(timed(2.5, 0.5, 1.0), FORM)
+    plan = schedule(timed(2.5, 0.5, 1.0), FORM, Arriving())
     assert [request.due for request in plan] == [0.5, 1.0, 2.5]
     assert [orjson.loads(request.body)["prompt"] for request in plan] == [[1], [2], [0]]
-    plan = schedule(timed(9.0, 9.0), FORM, rate=2.0, burstiness=float("inf"))
+    plan = schedule(timed(9.0, 9.0), FORM, Arriving(request_rate=2.0, burstiness=float("inf")))
     assert [request.due for request in plan] == [0.5, 1.0]
 
 
 def test_cancellations_are_drawn_by_their_rate_and_leave_arrivals_alone() -> None:
-    plain = schedule(CHATS, FORM, 10.0, seed=3)
-    leaving = schedule(CHATS, FORM, 10.0, seed=3, cancel_rate=0.3, cancel_delay=2.0)
+    plain = schedule(CHATS, FORM, Arriving(request_rate=10.0), seed=3)
+    leaving = schedule(CHATS, FORM, Arriving(request_rate=10.0, cancel_rate=0.3, cancel_delay=2.0), seed=3)
     assert [request.due for request in leaving] == [request.due for request in plain]
     delays = [request.cancel_after for request in leaving]
     assert set(delays) == {None, 2.0}
     assert delays.count(2.0) == pytest.approx(600, abs=60)
-    everyone = schedule(CHATS[:50], FORM, cancel_rate=1.0, cancel_delay=0.0)
+    everyone = schedule(CHATS[:50], FORM, Arriving(cancel_rate=1.0, cancel_delay=0.0))
     assert {request.cancel_after for request in everyone} == {0.0}
 
 
 def test_a_seed_repeats_a_schedule() -> None:
-    one, again, other = (schedule(CHATS[:50], FORM, 10.0, seed=seed, cancel_rate=0.5) for seed in (1, 1, 2))
+    how = Arriving(request_rate=10.0, cancel_rate=0.5)
+    one, again, other = (schedule(CHATS[:50], FORM, how, seed) for seed in (1, 1, 2))
     assert one == again != other
 
 

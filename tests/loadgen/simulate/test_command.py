@@ -23,14 +23,14 @@ SHORT = ("--duration", "2", "--rate", "4", "--dataset-name", "random", "--random
 COST = Bilinear(0, 0, 0, 1.0, 0, 0, 0, 0.1)
 
 
-def parse(tmp_path: Path, *flags: str) -> argparse.Namespace:
+def parse(*flags: str) -> argparse.Namespace:
     parser = argparse.ArgumentParser()
-    add_simulate(parser.add_subparsers(), lambda: tmp_path)
+    add_simulate(parser.add_subparsers())
     return parser.parse_args(["simulate", *flags])
 
 
-def read(tmp_path: Path, *flags: str) -> SimulateFlags:
-    return read_options(parse(tmp_path, *flags), SimulateFlags)
+def read(*flags: str) -> SimulateFlags:
+    return read_options(parse(*flags), SimulateFlags)
 
 
 def keep_profile(cache: Path) -> Path:
@@ -40,7 +40,7 @@ def keep_profile(cache: Path) -> Path:
 
 def test_strategies_stand_side_by_side(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "result.json"
-    args = parse(tmp_path, *SHORT, "--strategies", "vs,baton-pd", "--workers", "2", "--save-result", str(file))
+    args = parse(*SHORT, "--strategies", "vs,baton-pd", "--workers", "2", "--save-result", str(file))
     assert args.run(args) == 0
     shown = capsys.readouterr().out
     assert "vs" in shown and "baton-pd" in shown and "mean JCT (s)" in shown and "%" in shown
@@ -54,9 +54,9 @@ def test_strategies_stand_side_by_side(tmp_path: Path, capsys: pytest.CaptureFix
 
 
 @pytest.mark.parametrize("flags", [SHORT, ("--rate", "4", "--duration", "2"), (*SHORT, "--burstiness", "0.5")])
-def test_the_load_is_repeatable_and_as_long_as_asked_for(tmp_path: Path, flags: tuple[str, ...]) -> None:
-    one, two = (simulated_load(read(tmp_path, *flags, "--seed", "3")) for _ in range(2))
-    other = simulated_load(read(tmp_path, *flags, "--seed", "4"))
+def test_the_load_is_repeatable_and_as_long_as_asked_for(flags: tuple[str, ...]) -> None:
+    one, two = (simulated_load(read(*flags, "--seed", "3")) for _ in range(2))
+    other = simulated_load(read(*flags, "--seed", "4"))
     assert one == two != other
     assert len(one) == 8 and one[-1].arrival == pytest.approx(2.0)
 
@@ -66,8 +66,8 @@ def test_a_trace_keeps_its_own_times(tmp_path: Path) -> None:
     lines = [f"2023-11-16 18:00:{second:02},{second + 1},7" for second in (0, 3, 9)]
     file.write_text("\n".join(["TIMESTAMP,ContextTokens,GeneratedTokens", *lines]) + "\n")
     flags = ("--dataset-name", "azure", "--dataset-path", str(file), "--duration", "5")
-    assert [(one.arrival, one.input_length) for one in simulated_load(read(tmp_path, *flags))] == [(0.0, 1), (3.0, 4)]
-    paced = simulated_load(read(tmp_path, *flags, "--rate", "1"))
+    assert [(one.arrival, one.input_length) for one in simulated_load(read(*flags))] == [(0.0, 1), (3.0, 4)]
+    paced = simulated_load(read(*flags, "--rate", "1"))
     assert [one.input_length for one in paced] == [1, 4, 10] and paced[-1].arrival == pytest.approx(3.0)
 
 
@@ -78,7 +78,7 @@ def test_the_default_workload_fits_any_machine(
     """Which answers are longer than the default machine holds depends on Python's sources."""
     file = tmp_path / "result.json"
     flags = ("--seed", "1", "--duration", "15", "--strategies", "vs,lengthwise", *bound)
-    args = parse(tmp_path, *flags, "--save-result", str(file))
+    args = parse(*flags, "--save-result", str(file))
     assert args.run(args) == 0
     shown, document = capsys.readouterr().out, json.loads(file.read_text())
     cut, left_out = document["answers_cut"], document["prompts_left_out"]
@@ -97,10 +97,10 @@ def test_a_load_that_fits_is_left_as_it_is() -> None:
     assert fit_load(requests, 15) == ([RequestLengths(0.0, 10, 5)], 1, 1)
 
 
-def test_equal_seeds_give_equal_tables_that_name_the_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_equal_seeds_give_equal_tables_that_name_the_run(capsys: pytest.CaptureFixture[str]) -> None:
     shown = []
     for seed in ("3", "3", "4"):
-        args = parse(tmp_path, *SHORT, "--seed", seed, "--strategies", "baton-pd,lengthwise")
+        args = parse(*SHORT, "--seed", seed, "--strategies", "baton-pd,lengthwise")
         assert args.run(args) == 0
         shown.append(" ".join(capsys.readouterr().out.split()))
     assert shown[0] == shown[1] != shown[2]
@@ -109,8 +109,8 @@ def test_equal_seeds_give_equal_tables_that_name_the_run(tmp_path: Path, capsys:
 
 
 @pytest.mark.parametrize("strategy", ["lengthwise", "scls"])
-def test_without_a_profile_it_learns(tmp_path: Path, capsys: pytest.CaptureFixture[str], strategy: str) -> None:
-    args = parse(tmp_path, *SHORT, "--no-profile", "--strategies", strategy)
+def test_without_a_profile_it_learns(capsys: pytest.CaptureFixture[str], strategy: str) -> None:
+    args = parse(*SHORT, "--no-profile", "--strategies", strategy)
     assert args.run(args) == 0
     assert "a100-llama2-13b-hf, no profile: " in capsys.readouterr().out
 
@@ -119,13 +119,13 @@ def test_without_a_profile_it_learns(tmp_path: Path, capsys: pytest.CaptureFixtu
 def test_each_request_needs_a_length(tmp_path: Path, capsys: pytest.CaptureFixture[str], lines: int, code: int) -> None:
     file = tmp_path / "lengths.txt"
     file.write_text("5\n" * lines)
-    assert run_command(parse(tmp_path, *SHORT, "--prediction", f"file:{file}", "--strategies", "lengthwise")) == code
+    assert run_command(parse(*SHORT, "--prediction", f"file:{file}", "--strategies", "lengthwise")) == code
     assert (f"holds {lines} lengths for 8 requests" in capsys.readouterr().err) is bool(code)
 
 
-def test_what_strategies_may_be_told_reaches_them(tmp_path: Path) -> None:
+def test_what_strategies_may_be_told_reaches_them() -> None:
     flags = ("--batch-wait-timeout", "0.5", "--max-batch-size", "3", "--out-of-turn", "0.25")
-    given = read(tmp_path, *SHORT, "--aging-factor", "2.5", "--boost-gamma", "2", *flags)
+    given = read(*SHORT, "--aging-factor", "2.5", "--boost-gamma", "2", *flags)
     assert isinstance(given, Scheduling), "so that batchers get it whole"
     assert given.aging_factor == 2.5
     assert (given.batch_wait_timeout, given.max_batch_size) == (0.5, 3)
@@ -133,32 +133,33 @@ def test_what_strategies_may_be_told_reaches_them(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("by_name", [True, False])
-def test_a_profile_is_a_machine(tmp_path: Path, by_name: bool) -> None:
+def test_a_profile_is_a_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by_name: bool) -> None:
+    monkeypatch.setenv("LENGTHWISE_CACHE", str(tmp_path))
     path = keep_profile(tmp_path)
     cost = "profile" if by_name else str(path)
-    flags = read(tmp_path, "--cost", cost, "--capacity-tokens", "5000", "--max-num-seqs", "9")
-    machine = machine_of(flags, lambda: tmp_path)
+    flags = read("--cost", cost, "--capacity-tokens", "5000", "--max-num-seqs", "9")
+    machine = machine_of(flags)
     assert machine.cost == COST
     assert (machine.capacity_tokens, machine.context_length, machine.max_num_seqs) == (5000, 5000, 9)
 
 
 def test_a_profile_needs_a_capacity(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    args = parse(tmp_path, "--cost", str(keep_profile(tmp_path)))
+    args = parse("--cost", str(keep_profile(tmp_path)))
     assert run_command(args) == 1
     assert "--capacity-tokens" in capsys.readouterr().err
 
 
-def test_one_node_is_never_asked_for_its_load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_node_is_never_asked_for_its_load(monkeypatch: pytest.MonkeyPatch) -> None:
     """It was asked every second, and weighs all that waits: 8,000 requests far above capacity took 42 s, not 4."""
     monkeypatch.setattr(Node, "load", lambda node: pytest.fail("asked for its load"))
-    args = parse(tmp_path, *SHORT, "--strategies", "baton-pd")
+    args = parse(*SHORT, "--strategies", "baton-pd")
     assert args.run(args) == 0
 
 
 def test_several_nodes_stand_behind_a_router(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "result.json"
     flags = ("--strategies", "baton-pd", "--workers", "2", "--nodes", "3", "--router", "pow2")
-    args = parse(tmp_path, *SHORT, *flags, "--save-result", str(file))
+    args = parse(*SHORT, *flags, "--save-result", str(file))
     assert args.run(args) == 0
     assert "3 nodes, router pow2, each 2 x" in " ".join(capsys.readouterr().out.split())
     document = json.loads(file.read_text())

@@ -13,8 +13,8 @@ import pytest
 
 from engine.simulated.machine import Machine
 from loadgen.simulate.figures import measure_simulation
+from loadgen.simulate.load import chain_turns
 from loadgen.simulate.prediction import read_prediction
-from loadgen.simulate.programs import chain_turns
 from loadgen.simulate.simulation import Served, Simulation, fit_parts, simulate
 from loadgen.simulate.whatif import _chain_turns
 from loadgen.workload.lengths import RequestLengths, load_trace

@@ -56,7 +56,7 @@ def test_seeds_are_shown_as_their_mean_and_range() -> None:
     assert make_table(runs, everything=False).rows[0][1] == "2 (1–3)"
 
 
-run = partial(run_command, lambda parsers: add_simulate(parsers, Path), "simulate")
+run = partial(run_command, add_simulate, "simulate")
 SHORT = ("--duration", 2, "--rate", 4, "--dataset-name", "random", "--strategies", "vs,baton-pd")
 
 

@@ -18,6 +18,7 @@ from tokenizers.pre_tokenizers import Whitespace
 
 from loadgen.client.request import Clock, LoadPrompt, PreparedRequest, RequestFailure, RequestForm, RequestOutcome
 from loadgen.load import Run, play, schedule
+from loadgen.options import Arriving
 from loadgen.workload.requests import ignores_eos, join_turns
 from models.errors import UserError
 from tests.loadgen.load.test_load import show_nothing
@@ -36,7 +37,7 @@ def converse(turns: int, fails: int | None = None) -> tuple[Run, list[list[str]]
         failure = RequestFailure("http", "no")
         return replace(done, status="failed", failure=failure) if request.index == fails else done
 
-    plan = schedule(join_turns(PROMPTS, turns), RequestForm("m"))
+    plan = schedule(join_turns(PROMPTS, turns), RequestForm("m"), Arriving())
     run = asyncio.run(play(plan, send, show_nothing, think_time=0.01))
     return run, [heard[index] for index in sorted(heard)]
 

@@ -28,7 +28,6 @@ FAILURES = {
     f"{TWO} --output /proc/no": "/proc/no: cannot be written",
     f"{TWO} --dataset-name jsonl": "needs a file",
     "bench engine TINY --input-len 600": "ask for shorter ones",
-    "bench engine TINY --ragged --num-requests 500": "--num-requests",
     "bench engine TINY --device cuda": "--device cuda",
     "bench engine TINY --save-result /proc/nowhere/result.json": "choose another",
     "bench engine TINY --save-result /tmp": "name a file in it",

@@ -10,17 +10,7 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
 from engine.messages import RowSpec
-from loadgen.experiments.engine.contest import (
-    BenchTurn,
-    Generate,
-    Lengthwise,
-    Run,
-    contest,
-    draw_ragged,
-    draw_rows,
-    longest,
-    shape_of,
-)
+from loadgen.experiments.engine.contest import BenchTurn, Generate, Lengthwise, Run, contest, draw_rows
 from loadgen.experiments.engine.setup import Floor, Subject, load_plain, measure_bandwidth, weight_bytes
 from models.errors import UserError
 from models.network.loader import LoadedModel
@@ -115,8 +105,7 @@ def test_bandwidth_is_the_best_of_what_was_timed() -> None:
     assert measure_bandwidth(torch.device("cpu"), ticking(), size=4096) == 2 * 4096
 
 
-ROWS = draw_rows(random.Random(0), 50, [(length, 1 + length % 5) for length in (9, 4, 12, 6, 7)])
-"""Outputs of 5, 5, 3, 2 and 3 tokens."""
+ROWS = draw_rows(random.Random(0), 50, [(9, 5)] * 5)
 
 
 @pytest.fixture(scope="module")
@@ -126,23 +115,22 @@ def plain(tiny_model: LoadedModel) -> PreTrainedModel:
 
 @pytest.fixture
 def engines(tiny_model: LoadedModel, tiny_text: Text, plain: PreTrainedModel) -> dict[str, Run]:
-    ours = Lengthwise(subject_of(tiny_model, tiny_text), 2, ticking())
-    return {"lengthwise": ours.run, "generate": Generate(plain, 2, ticking()).run}
+    ours = Lengthwise(subject_of(tiny_model, tiny_text), ticking())
+    return {"lengthwise": ours.run, "generate": Generate(plain, ticking()).run}
 
 
 @pytest.mark.parametrize("name", ["lengthwise", "generate"])
-def test_only_tokens_that_were_asked_for_count_and_runs_can_be_repeated(engines: dict[str, Run], name: str) -> None:
+def test_rows_have_what_they_asked_for_and_runs_can_be_repeated(engines: dict[str, Run], name: str) -> None:
     for _ in range(2):
         turn = engines[name](ROWS)
-        assert turn.lengths == (5, 5, 3, 2, 3)
+        assert turn.lengths == (5,) * 5
         assert turn.seconds > 0 and turn.steps and min(turn.steps) >= 0
 
 
-def test_a_static_batch_goes_on_until_its_longest_row_ends(engines: dict[str, Run]) -> None:
-    # Three batches of 5, 3 and 3 steps: the clock is read at each, and once before and after all.
+def test_steps_of_generate_are_those_between_tokens(engines: dict[str, Run]) -> None:
+    # The clock is read at each of five steps, and once before and after all.
     turn = engines["generate"](ROWS)
-    assert turn.seconds == 5 + 3 + 3 + 1
-    assert turn.steps == (1.0,) * (4 + 2 + 2)
+    assert turn.seconds == 5 + 1 and turn.steps == (1.0,) * 4
 
 
 def test_steps_of_this_engine_are_turns_in_which_nothing_is_read(engines: dict[str, Run]) -> None:
@@ -151,22 +139,12 @@ def test_steps_of_this_engine_are_turns_in_which_nothing_is_read(engines: dict[s
 
 
 def test_a_row_that_no_memory_holds_is_told(tiny_model: LoadedModel, tiny_text: Text) -> None:
-    small = Lengthwise(subject_of(tiny_model, tiny_text), 1, _lifecycle=lifecycle_of(tiny_model, tiny_text, capacity=6))
+    small = Lengthwise(subject_of(tiny_model, tiny_text), _lifecycle=lifecycle_of(tiny_model, tiny_text, capacity=6))
     with pytest.raises(UserError, match="a row failed: "):
         small.run(ROWS)
 
 
-def test_ragged_shapes_differ_in_every_length_and_use_the_whole_range() -> None:
-    inputs, outputs = zip(*draw_ragged(random.Random(0), 11, 5, 15), strict=True)
-    assert sorted(inputs) == sorted(outputs) == list(range(5, 16))
-    assert inputs != outputs
-
-
 def test_even_rows_have_prompts_of_their_own() -> None:
     rows = draw_rows(random.Random(0), 300, [(6, 3)] * 8)
-    assert {shape_of(row) for row in rows} == {(6, 3)}
+    assert {(len(row.prompt), row.sampling.max_tokens) for row in rows} == {(6, 3)}
     assert len({row.prompt for row in rows}) == 8
-
-
-def test_columns_hold_the_longest_prompt_with_the_longest_output() -> None:
-    assert longest([(9, 2), (3, 7)]) == 16

@@ -51,10 +51,10 @@ def test_ssjf_ages_as_its_authors_do_unless_told_otherwise(factor: float, told: 
 
 
 def test_ssjf_takes_a_traces_times_where_there_are_any() -> None:
-    [row] = ssjf.azure_times(stage_of()).rows
+    [row] = ssjf.rates(stage_of(), own_times=True).rows
     assert "give --trace" in row.measured
     pool = Pool(tuple(RequestLengths(3.0 * place, 5, 5 + place) for place in range(60)), "with times")
-    points = ssjf.azure_times(stage_of(pool)).points
+    points = ssjf.rates(stage_of(pool), own_times=True).points
     assert points and all(point.load.own_times for point in points)
 
 

@@ -52,15 +52,14 @@ def test_several_runs_have_the_mean_of_each_figure() -> None:
     assert both["pad"] == one["pad"]
 
 
-@pytest.mark.parametrize(("limit", "share"), [(5, 1.0), (4, 0.0), (None, 0.0)])
-def test_a_slice_is_early_when_all_its_rows_ended_before_its_limit(limit: int | None, share: float) -> None:
+@pytest.mark.parametrize(("limit", "early"), [(5, [True]), (4, [False]), (None, [])])
+def test_a_slice_is_early_when_all_its_rows_ended_before_its_limit(limit: int | None, early: list[bool]) -> None:
     request = Request(0, (1,), SamplingParams(9), Times(0.0), generated=2)
     assignment = Assignment(Plan((request,), BatchPolicy(closed=True, iterations=limit)), 0, 0.0)
     count = SliceCount()
     request.generated = 6
     count.on_finish(assignment, 1.0)
-    assert count.early_share == share
-    assert SliceCount().early_share == 0.0
+    assert count.early == early
 
 
 def list_points(runs: PaperRuns) -> list[ReportRow]:

@@ -141,10 +141,10 @@ def test_steps_are_held_against_the_profile_and_the_machine_is_as_fast_at_each_m
     assert found.slowdown == pytest.approx(0.6 / 0.3)
     assert found.prices.prefill(1.0, 10.0) == pytest.approx(0.2)
     assert found.prices.iteration(1.0, 12.0) == pytest.approx(0.2), "the sum of both is what they took"
-    assert found.curve.pace(0.2, 0.2) == pytest.approx(0.1)
-    assert found.curve.pace(0.3, 0.2) == pytest.approx(0.3)
-    assert found.curve.pace(0.2, 0.3) == pytest.approx(0.1 + 0.15), "a half of the slow one"
-    assert found.curve.pace(0.6, 5.0) == pytest.approx(5.0)
+    assert found.pace(0.2, 0.2) == pytest.approx(0.1)
+    assert found.pace(0.3, 0.2) == pytest.approx(0.3)
+    assert found.pace(0.2, 0.3) == pytest.approx(0.1 + 0.15), "a half of the slow one"
+    assert found.pace(0.6, 5.0) == pytest.approx(5.0)
 
 
 def test_what_is_done_between_two_steps_counts_while_there_are_rows() -> None:
@@ -154,7 +154,7 @@ def test_what_is_done_between_two_steps_counts_while_there_are_rows() -> None:
     assert speed.read().prices.iteration(1.0, 12.0) == pytest.approx(0.15)
     speed.hear(prefill(3, 0.1), 5.0)
     assert speed.read().prices.prefill(1.0, 10.0) == pytest.approx(0.1), "it was idle before"
-    assert speed.read().curve.pace(1.0, 2.0) == pytest.approx(2.0)
+    assert speed.read().pace(1.0, 2.0) == pytest.approx(2.0)
 
 
 def test_a_late_report_is_not_counted_twice() -> None:
@@ -171,7 +171,7 @@ def test_without_steps_it_is_the_profiles() -> None:
     speed.hear(ExecutorDied(0, "gone"), 1.0)
     found = speed.read()
     assert (found.prices, found.slowdown) == (PROFILE, 1.0)
-    assert found.curve.pace(3.0, 2.0) == pytest.approx(2.0)
+    assert found.pace(3.0, 2.0) == pytest.approx(2.0)
 
 
 def test_rows_that_only_move_belong_to_the_step_that_follows() -> None:

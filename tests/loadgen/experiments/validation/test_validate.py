@@ -12,6 +12,7 @@ from engine.measure.timing import Timings
 from loadgen.commands import add_simulate
 from loadgen.console import show_table
 from loadgen.experiments.validation import validate
+from loadgen.experiments.validation.play import play
 from loadgen.experiments.validation.validate import (
     FULL,
     PROBE,
@@ -94,14 +95,14 @@ def test_ctrl_c_leaves_the_verdicts_until_then(
     tiny_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Only when all strategies had been played was anything written."""
-    file, play, left = tmp_path / "result.json", validate._play, iter(range(1))
+    file, left = tmp_path / "result.json", iter(range(1))
 
     def until(*given: Any) -> Any:
         if next(left, None) is None:
             raise KeyboardInterrupt
         return play(*given)
 
-    monkeypatch.setattr(validate, "_play", until)
+    monkeypatch.setattr(validate, "play", until)
     flags = ["--validate", str(tiny_folder), *LOAD, "--strategies", "baton-pd,vs", "--save-result", str(file)]
     assert cli.main(["simulate", *flags]) == 130
     assert [one["strategy"] for one in json.loads(file.read_text())["verdicts"]] == ["baton-pd"]
@@ -110,7 +111,7 @@ def test_ctrl_c_leaves_the_verdicts_until_then(
 
 def parse(*flags: str) -> ValidateFlags:
     parser = argparse.ArgumentParser()
-    add_simulate(parser.add_subparsers(), Path, lambda asked: 0)
+    add_simulate(parser.add_subparsers(), lambda asked: 0)
     args = parser.parse_args(["simulate", "--validate", "--dataset-name", "random", *flags])
     return read_options(args, ValidateFlags)
 
@@ -162,7 +163,7 @@ def test_the_command_hands_over_to_the_validator(flags: tuple[str, ...], strateg
         return 7
 
     parser = argparse.ArgumentParser()
-    add_simulate(parser.add_subparsers(), Path, validator)
+    add_simulate(parser.add_subparsers(), validator)
     args = parser.parse_args(["simulate", "--validate", "some-model", *flags])
     assert args.run(args) == 7
     assert (seen[0].validate, seen[0].strategies) == ("some-model", strategies)
