@@ -125,6 +125,17 @@ class GpuParts:
         again = self._time(partial(read, tokens), repeats=3, warm=1)
         return {"new_ms": [1e3 * each for each in new], "again_ms": 1e3 * again, "tokens_s": tokens / again}
 
+    def copies(self, length: int) -> Json:
+        """Milliseconds for a row of `length` tokens to leave the batch and return."""
+        batch, times = self._fill([length, length], None), []
+        for _ in range(3):
+            row, begin = batch.rows[-1], read_clock(self.device)
+            kv = batch.extract(row)
+            middle = read_clock(self.device)
+            batch.insert(row, RowKv(kv.keys.to(self.device), kv.values.to(self.device)), lasting=False)
+            times.append((1e3 * (middle - begin), 1e3 * (read_clock(self.device) - middle)))
+        return {"out_ms": [out for out, _ in times], "in_ms": [back for _, back in times]}
+
     def generate(self, rows: int) -> Json:
         """Tokens/s, prefill included, beside transformers' `generate`."""
         engines = {OURS: Lengthwise(self.subject).run, THEIRS: Generate(self.subject.load_plain()).run}
@@ -212,6 +223,7 @@ def run_gpu(asked: GpuBench) -> int:
         attempt(f"step {count}", partial(parts.step, count, length))
     for tokens in (512, 2048):
         attempt(f"prefill {tokens}", partial(parts.prefill, tokens))
+    attempt("copies", partial(parts.copies, length))
     for count in rows:
         attempt(f"generate {count}", partial(parts.generate, count))
     save_json(asked.save_result, found)

@@ -188,7 +188,8 @@ def list_scenarios(requests: int) -> Iterator[Scenario]:
     for machine, load in (("small CPU", "log-normal"), ("H100", "servegen"), ("A100, scarce memory", "mooncake")):
         yield from (Scenario(replace(usual, machine=machine, load=load, rho=rho)) for rho in (0.95, 1.2))
     yield Scenario(replace(usual, load="servegen", rho=0.9, burstiness=0.1))
-    yield from (Scenario(replace(usual, prediction=prediction)) for prediction in ("oracle", "inverted"))
+    yield from (Scenario(replace(usual, prediction=prediction)) for prediction in ("oracle", "inverted", "none"))
+    yield Scenario(replace(usual, rho=2.0, prediction="none"))
     yield from (Scenario(replace(usual, rho=0.85), change) for change in ("slower", "long"))
     yield Scenario(replace(usual, rho=1.3), "faster")
 

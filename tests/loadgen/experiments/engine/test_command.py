@@ -82,6 +82,7 @@ def test_a_dry_run_goes_through_all_parts_and_says_so(tmp_path: Path, capsys: py
         assert step["graph_share_of_floor"] == pytest.approx(step["floor_ms"] / step["graph_ms"])
         assert found[f"generate {rows}"]["ratio"] > 0
     assert len(found["prefill 512"]["new_ms"]) == 4 and found["prefill 2048"]["tokens_s"] > 0
+    assert len(found["copies"]["out_ms"]) == 3
 
 
 def test_a_part_that_fails_is_told_and_the_others_go_on(
