@@ -18,10 +18,12 @@ def remaining_length(request: Request, typical: float | None = None) -> float:
     expected = None if request.distribution is None else request.distribution.remaining(request.generated / scale)
     if expected is not None:
         expected = scale * min(expected, request.sampling.max_tokens)
+    elif request.distribution is not None:
+        expected = request.generated  # beyond all known: the median by Pareto's law with exponent 1
     elif request.predicted_length is not None:
         expected = scale * min(request.predicted_length, request.sampling.max_tokens) - request.generated
     else:
-        expected = most if typical is None or request.distribution is not None else typical
+        expected = most if typical is None else typical
     return float(max(1.0, request.sampling.least_tokens - request.generated, min(expected, most)))
 
 
@@ -29,7 +31,8 @@ def likely_lengths(request: Request, points: int, typical: float | None = None) 
     """As many equally likely ones: quantiles of G - generated given G > generated; unpredicted ones are memoryless."""
     known, scale, made = request.distribution, request.correction, request.generated
     shares = [(point + 0.5) / points for point in range(points)]
-    if points > 1 and known is not None and (ends := known.remaining_quantiles(made / scale, shares)):
+    if points > 1 and known is not None:
+        ends = known.remaining_quantiles(made / scale, shares) or [made / scale * one / (1 - one) for one in shares]
         least = max(1.0, request.sampling.least_tokens - made)
         most = max(least, request.sampling.max_tokens - made)
         return [max(least, min(most, scale * end)) for end in ends]

@@ -230,7 +230,7 @@ class ExpectedWait:
         """Median and high end, of too few answers the longest allowed."""
         known, most = request.distribution, request.sampling.max_tokens
         if known is not None:
-            middle, high = likely_quantiles(request, 0.5, COVERAGE)
+            middle, high = (min(most, request.correction * one) for one in likely_quantiles(request, 0.5, COVERAGE))
             return middle, most if known.answers < FEWEST_KNOWN else high
         middle = remaining_length(request, self._speed.uncut_length)
         is_guess = request.predicted_length is None and self._speed.answers < FEWEST_KNOWN

@@ -7,7 +7,7 @@ import pytest
 
 from scheduler.length.likely import length_interval
 from scheduler.length.prediction import LengthDistribution
-from scheduler.remaining_length import Calibration, remaining_length
+from scheduler.remaining_length import Calibration, likely_lengths, remaining_length
 from scheduler.request import Request
 from tests.scheduler.fakes import request
 
@@ -48,10 +48,13 @@ def test_it_is_all_that_is_allowed_where_nothing_else_ends_it(stop: tuple[str, .
     assert remaining_length(one) == left
 
 
-def test_one_that_outlived_its_distribution_is_a_token_from_its_end() -> None:
+def test_one_that_outlived_its_distribution_is_likely_to_get_as_old_again() -> None:
+    """A new server knew short answers only, thought every row a token from its end, and promised 13 places 61 ms."""
     one = request()
+    one.sampling = replace(one.sampling, max_tokens=100)
     one.distribution, one.predicted_length, one.generated = TWO, TWO.mean, 6
-    assert remaining_length(one) == 1.0
+    assert remaining_length(one) == 6.0
+    assert likely_lengths(one, 4) == pytest.approx([1.0, 6 * 0.6, 10.0, 42.0])
 
 
 def test_where_nobody_predicts_it_is_all_that_it_may_generate() -> None:

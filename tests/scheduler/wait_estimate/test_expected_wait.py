@@ -265,6 +265,17 @@ def test_a_few_answers_do_not_tell_how_long_another_can_be() -> None:
     assert highs == [1000, 1000, 8]
 
 
+def test_an_answer_is_promised_by_what_its_prediction_turned_out_to_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Calibration, "find_scores", lambda *_: (-1.0, 0.0, 3.0))
+    queue = measured()
+    one, longer = request(9, max_tokens=100), request(9, max_tokens=100)
+    one.distribution = longer.distribution = LengthDistribution.certain(10)
+    longer.correction = 4.0
+    assert queue.dispatcher.waits.expect(longer).own == pytest.approx(
+        4 * queue.dispatcher.waits.expect(one).own, rel=0.2
+    )
+
+
 def test_an_idle_server_expects_no_pauses_for_prompts_of_others() -> None:
     queue = idle()
     waits = queue.dispatcher.waits
