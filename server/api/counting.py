@@ -47,9 +47,10 @@ async def _estimate(request: web.Request, given: schema.GenerationBody) -> web.R
     prompts = await text_prompts.read_prompts(body, request.app[MODEL])
     model_name(body.model, request.app[MODEL])
     client, holder, dispatcher = client_of(request, body.user), holder_of(request), request.app[DISPATCHER]
-    asked = body.promise or read_header(request.headers)
-    promise = Known() if asked is None else ask_for(asked, dispatcher.now(), dispatcher.now())
-    async with foresee(body, prompts, request.app, client, holder, promise, seeded=False) as wanted:
+    asked, now = body.promise or read_header(request.headers), dispatcher.now()
+    known = Known() if asked is None else ask_for(asked, now, now)
+    known["deadline"] = None if body.deadline_ms is None else now + body.deadline_ms / 1000
+    async with foresee(body, prompts, request.app, client, holder, known, seeded=False) as wanted:
         requests = dispatcher.admission.estimate_all(one.submission for one in wanted)
     request[SHORT_FORM] = cut_header(body, (one.sampling.max_tokens for one in requests))
     told = foresee_end(dispatcher, requests)

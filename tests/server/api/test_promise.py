@@ -47,6 +47,13 @@ async def test_every_answer_is_told_by_when_it_is_there_and_how_surely(live: Liv
     assert (await ask(live, CHAT, {**MESSAGES, "promise": {"by": told["by"]}}))[0] == 200, "a little later"
 
 
+async def test_an_estimate_says_that_a_deadline_cannot_be_met(live: Live) -> None:
+    await measured(live)
+    live.dispatcher.crowd(waiting=300)
+    _, told, _ = await ask(live, ESTIMATE, chat_body(deadline_ms=1))
+    assert told["refused"] == "deadline_unreachable"
+
+
 async def test_a_stream_that_asks_for_progress_is_told_by_when_it_ends(live: Live) -> None:
     await measured(live)
     live.dispatcher.crowd(waiting=2)
