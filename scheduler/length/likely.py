@@ -8,8 +8,7 @@ def likely_quantiles(request: Request, *shares: float) -> list[float]:
     """Of a predicted distribution, in tokens."""
     known, limits = request.distribution, request.sampling
     assert known is not None
-    lengths = (known.median if share == 0.5 else known.quantile(share) for share in shares)
-    return [max(limits.least_tokens, min(limits.max_tokens, length)) for length in lengths]
+    return [max(limits.least_tokens, min(limits.max_tokens, known.quantile(share))) for share in shares]
 
 
 def length_interval(request: Request) -> list[float] | None:

@@ -62,10 +62,6 @@ class LengthDistribution:
         return lengths[min(bisect.bisect_left(reached, wanted - ROUNDING), len(lengths) - 1)]
 
     @cached_property
-    def median(self) -> float:
-        return self.quantile(0.5)
-
-    @cached_property
     def _reached(self) -> list[float]:
         any_length = np.arange(1, len(self.lengths) + 1) / len(self.lengths)
         reached = (1 - self.unlike) * np.cumsum(self.weights, dtype=np.float64) + self.unlike * any_length

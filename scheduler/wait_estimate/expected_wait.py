@@ -10,7 +10,6 @@ from dataclasses import replace
 from itertools import islice, takewhile
 from math import exp, inf, log
 from operator import attrgetter
-from statistics import NormalDist
 
 from scheduler.assembly import SchedulerParts
 from scheduler.clock import Clock
@@ -35,8 +34,6 @@ FEWEST_KNOWN = COVERAGE / (1 - COVERAGE)  # answers from which one in twenty exc
 FARTHEST, WIDEST = 30 * 86400.0, 5.0  # seconds; log of a factor
 
 NEARER = 0.8  # share of the time left until a promise, below which it is promised again
-
-NORMAL = NormalDist()
 
 BUSY = 32  # rows that a promise allows for
 
@@ -166,8 +163,8 @@ class ExpectedWait:
             for score in scores
         )  # no end is farther than that of an answer that `max_tokens` surely ends
         if wait:  # scores share the error of the mean length
-            likely = 1 + NORMAL.inv_cdf(coverage or request.coverage) * self._speed.sum_error(ahead.place)
-            promise = max(promise, min(FARTHEST, own + wait * likely))
+            longer = self._speed.sum_quantile(ahead.place, coverage or request.coverage)
+            promise = max(promise, min(FARTHEST, own + wait * longer))
         return Expected(now, ahead.place, wait, own, point, spread, own_spread, low, median, promise, group, waits)
 
     def _others(self, request: Request, seconds: float, ahead: QueueAhead, held: HeldRows) -> tuple[float, float]:

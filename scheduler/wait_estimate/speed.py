@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from math import exp, expm1, inf, sqrt
+from statistics import NormalDist
 from typing import NamedTuple
 
 MEMORY = 30.0  # seconds of work after which a measurement weighs 1/e; of any time, for reading's share
@@ -13,6 +14,8 @@ FEWEST_TOKENS = 16
 FEWEST_ANSWERS = 4
 
 LENGTHS = 64  # answers in the running mean
+
+NORMAL = NormalDist()
 
 
 class Holding(NamedTuple):
@@ -85,6 +88,10 @@ class Speed:
             return 0.0
         variation = max(0.0, self._square / self._mean_length**2 - 1)
         return sqrt(variation * (1 / max(1, count) + 1 / (2 * self.answers)))
+
+    def sum_quantile(self, count: int, share: float) -> float:
+        """In sums expected."""
+        return 1 + NORMAL.inv_cdf(share) * self.sum_error(count)
 
     def seconds_per_token(self, rows: int, *, paused: bool = True) -> float | None:
         """`paused` for prompts, as lately."""
