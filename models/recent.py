@@ -2,6 +2,7 @@
 
 from bisect import bisect_left, insort
 from collections import OrderedDict, deque
+from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
 K = TypeVar("K")
@@ -36,3 +37,7 @@ class RecentSorted(Generic[T]):
         insort(self.sorted, value)
         if len(self._latest) > self._most:
             del self.sorted[bisect_left(self.sorted, self._latest.popleft())]
+
+    def keep(self, wanted: Callable[[T], bool]) -> None:
+        self._latest = deque(filter(wanted, self._latest))
+        self.sorted = [*filter(wanted, self.sorted)]

@@ -8,6 +8,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from statistics import median
 
 import numpy as np
 from numpy.typing import NDArray
@@ -105,6 +106,10 @@ class _Scope:
     longest: int = 0  # complete answer
 
 
+def _without_digest(row: ServedRow) -> ServedRow:
+    return replace(row, features=np.array(row.features[:-1], dtype=np.float32))
+
+
 # scope, rows, and those among them new since the last forest
 _Work = tuple[_Scope, Sequence[ServedRow], Sequence[ServedRow]]
 
@@ -124,6 +129,7 @@ class OnlineForest:
         self._idle = threading.Event()  # no forest grows
         self._idle.set()
         self._rests_until = 0.0
+        self.running: Callable[[str], Iterable[ServedRow]] = lambda scope: ()  # answers of a scope, as if cut now
         for row in known:
             if len(row.features) and row.features[-1] == features.digest:
                 self._remember(row)
@@ -144,8 +150,7 @@ class OnlineForest:
             self._begin([scope])
 
     def _remember(self, row: ServedRow) -> _Scope:
-        own = replace(row, features=np.array(row.features[:-1], dtype=np.float32))  # without the digest
-        scope = self._scopes.add(holder_of(row.scope), row.scope, own)
+        scope = self._scopes.add(holder_of(row.scope), row.scope, _without_digest(row))
         scope.new += 1
         scope.longest = max(scope.longest, 0 if row.cut else row.generated)
         return scope
@@ -153,7 +158,7 @@ class OnlineForest:
     def _begin(self, scopes: Sequence[_Scope]) -> None:
         for scope in scopes:
             rows = tuple(scope.rows)
-            self.learner.rows.append((scope, rows, rows[-scope.new :]))
+            self.learner.rows.append((scope, self._with_outliving(rows), rows[-scope.new :]))
             scope.due, scope.new = round(max(FEWEST, len(rows)) * MORE), 0
         self._idle.clear()
         self.learner.begin()
@@ -176,11 +181,20 @@ class OnlineForest:
         prompts = Prompts.of([row.features for row in rows], self._features.width)
         return Answers(prompts, completed(lengths, cut), cut)
 
+    def _with_outliving(self, rows: Sequence[ServedRow]) -> Sequence[ServedRow]:
+        """With those running beyond the median among few answers, whose short ones end first."""
+        if len(rows) >= NEAREST:
+            return rows
+        usual = median(row.generated for row in rows)
+        longer = [_without_digest(row) for row in self.running(rows[-1].scope) if row.generated >= usual]
+        places = np.concatenate([np.linspace(0, 1, len(each)) for each in (rows, longer)])  # held-out ones have both
+        return [(*rows, *longer)[place] for place in np.argsort(places, kind="stable")]
+
     def _find_predictor(self, scope: _Scope) -> CalibratedForest | NearestPrompts | None:
         if scope.forest is not None or not scope.rows:
             return scope.forest
         if scope.nearest is None or len(scope.rows) > (1 + FRESH) * scope.compared:
-            answers = self._answers([*scope.rows][-NEAREST:])
+            answers = self._answers(self._with_outliving([*scope.rows][-NEAREST:]))
             scope.nearest, scope.compared = NearestPrompts.of(answers.prompts, answers.lengths), len(scope.rows)
         return scope.nearest
 

@@ -13,8 +13,9 @@ from dataclasses import replace
 from heapq import heappop, heappush
 from itertools import compress
 from math import ceil, hypot, log, log1p
-from operator import attrgetter, itemgetter
+from operator import attrgetter
 from statistics import median
+from typing import NamedTuple
 
 from models.recent import RecentSorted
 from scheduler.length.survival import ROUNDING
@@ -43,14 +44,21 @@ LIMITED = 3  # length class of what `max_tokens` will end
 ALL_LIMITED = (-2, LIMITED)
 
 
+class Score(NamedTuple):
+    z: float
+    cut: bool = False  # censored
+    answers: int = 0  # known when promised
+
+
 class Calibration:
     def __init__(self, keeps: bool) -> None:
         """`keeps`: due requests go first."""
         self._keeps = keeps
-        self._scores = defaultdict[Group | None, RecentSorted[tuple[float, bool]]](lambda: RecentSorted(RECENT))
+        self._scores = defaultdict[Group | None, RecentSorted[Score]](lambda: RecentSorted(RECENT))
         self._overdue: defaultdict[Group | None, deque[Request]] = defaultdict(lambda: deque(maxlen=RECENT))
         self._promises: list[tuple[float, int, Request]] = []  # heap by time
         self._lengths = RecentSorted[int](RECENT)
+        self.answers = 0  # until RECENT
 
     def promise(self, request: Request) -> None:
         """Once it is in line."""
@@ -62,15 +70,27 @@ class Calibration:
         expected, assigned = request.expected, request.times.assigned
         if not cut:
             self._lengths.add(request.generated)
-        if expected is None or expected.group is None:
+            self._count_answer()
+        if expected is None or expected.group is None or not self._counts(expected):
             return
-        score = expected.score(end - expected.at)
+        score, known = expected.score(end - expected.at), expected.answers
         rescued = self._keeps and expected.waits and assigned is not None and assigned >= expected.due
         for pool in {*list_pools(expected.group)}:
-            self._scores[pool].add((score, cut or rescued))
+            self._scores[pool].add(Score(score, cut or rescued, known))
         if expected.waits and assigned is not None:
             served = max(end - assigned, LEAST_SECONDS)
-            self._scores[NEXT, expected.group[1]].add((log(served / expected.own) / expected.own_spread, cut))
+            alone = Score(log(served / expected.own) / expected.own_spread, cut, known)
+            self._scores[NEXT, expected.group[1]].add(alone)
+
+    def _count_answer(self) -> None:
+        if self.answers < RECENT:
+            self.answers += 1
+            for scores in self._scores.values():
+                scores.keep(self._counts)
+
+    def _counts(self, one: Score | Expected) -> bool:
+        """What was promised when much less was known is no evidence."""
+        return 4 * one.answers >= self.answers
 
     def find_group(self, length: float, ahead: float, *, limited: bool = False) -> Group | None:
         """By the share of the queue's work that is `ahead`, else NO_WAIT, ALONE or NEXT."""
@@ -97,11 +117,11 @@ class Calibration:
         low, middle, high = find_quantiles(scores, (LOW, 0.5, coverage))
         return low, middle, high
 
-    def _score_overdue(self, pool: Group | None, now: float) -> Iterator[tuple[float, bool]]:
+    def _score_overdue(self, pool: Group | None, now: float) -> Iterator[Score]:
         for request in [one for one in self._overdue[pool] if one.state.is_final]:
             self._overdue[pool].remove(request)
         told = (one.expected for one in self._overdue[pool])
-        return ((one.score(now - one.at), True) for one in told if one is not None)
+        return (Score(one.score(now - one.at), True, one.answers) for one in told if one is not None)
 
 
 def find_last(requests: Sequence[Request]) -> Expected | None:
@@ -135,15 +155,15 @@ def spread_of(point: float, own: float, lengths: float, others: float) -> float:
     return LEAST_SPREAD + parts + log1p(others / point) / UNKNOWN[2]
 
 
-def find_quantiles(scores: Sequence[tuple[float, bool]], shares: Sequence[float]) -> list[float]:
+def find_quantiles(scores: Sequence[Score], shares: Sequence[float]) -> list[float]:
     """Of scores, some cut, that are exchangeable with the next, both ascending: `survival`, by steps between cuts."""
     count, found = len(scores), list[float]()
     step = 1 / (count + 1)
-    for cut in (*compress(range(count), map(itemgetter(1), scores)), count):
+    for cut in (*compress(range(count), map(attrgetter("cut"), scores)), count):
         while len(found) < len(shares):
             place = ceil(count - (1 - shares[len(found)] + ROUNDING) / step)
             if place >= cut:
                 break
-            found.append(scores[place][0])
+            found.append(scores[place].z)
         step *= (count + 1 - cut) / max(1, count - cut)
-    return found + [scores[-1][0]] * (len(shares) - len(found))
+    return found + [scores[-1].z] * (len(shares) - len(found))

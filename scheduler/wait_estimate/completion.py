@@ -24,6 +24,7 @@ class Expected:
     group: Group | None = None  # None: not scored
     waits: bool = False  # all slots taken
     first: bool = False  # kept only if it goes first
+    answers: int = 0  # known then
 
     @property
     def known(self) -> bool:

@@ -76,7 +76,7 @@ class ExpectedWait:
         prices = self._prices()
         prompts = prices.read_work(read, begun)
         reading = prices.unit * prompts if prices.fixed_seconds else 0.0
-        self._observe(Made(decoded, tokens + prompts, reading, begun))
+        self._observe(Made(decoded, tokens + prompts, reading, begun, tokens))
 
     def ended(self, request: Request, end: float) -> None:
         self._speed.ended(request.generated, cut=request.generated >= request.sampling.max_tokens)
@@ -165,7 +165,10 @@ class ExpectedWait:
         if wait:  # scores share the error of the mean length
             longer = self._speed.sum_quantile(ahead.place, coverage or request.coverage)
             promise = max(promise, min(FARTHEST, own + wait * longer))
-        return Expected(now, ahead.place, wait, own, point, spread, own_spread, low, median, promise, group, waits)
+        known = self._calibration.answers
+        return Expected(
+            now, ahead.place, wait, own, point, spread, own_spread, low, median, promise, group, waits, answers=known
+        )
 
     def _others(self, request: Request, seconds: float, ahead: QueueAhead, held: HeldRows) -> tuple[float, float]:
         """Seconds once, and a token, if free slots fill with prompts like this or those held or of late; as long again

@@ -31,6 +31,7 @@ class Made(NamedTuple):
     work: float = 0.0  # by all
     reading: float = 0.0  # seconds of prompts, by prices
     begun: int = 0  # prompts
+    all_tokens: int = 0  # first ones included
 
 
 class _Sums(NamedTuple):
@@ -57,10 +58,12 @@ class Speed:
         self._load = Holding()  # since `_now`
         self._now = self._reading = self._elapsed = self._begun = 0.0
         self.answers = 0  # of LENGTHS
-        self._mean_length = self._complete = self._square = 0.0
+        self._since = 0  # tokens made since the last end
+        self._exposure = self._mean = self._square = self._complete = 0.0  # a recent end
 
     def observe(self, load: Holding, now: float, made: Made = Made()) -> None:  # noqa: B008 - frozen
         """`made` since the last call; `load` from now on."""
+        self._since += made.all_tokens
         before, seconds = self._load, now - self._now
         fade, holds_up, reading = exp(-seconds / MEMORY), before.decoding > 0, 0.0
         if made.reading and holds_up:  # by their shares of prices: where the machine is slower, all is
@@ -78,15 +81,17 @@ class Speed:
 
     def ended(self, length: int, *, cut: bool = False) -> None:
         self.answers = min(self.answers + 1, LENGTHS)
-        self._mean_length += (length - self._mean_length) / self.answers
+        self._exposure += (self._since - self._exposure) / self.answers
+        self._since = 0
+        self._mean += (length - self._mean) / self.answers
         self._complete += (1.0 - cut - self._complete) / self.answers
         self._square += (length * length - self._square) / self.answers
 
     def sum_error(self, count: int) -> float:
         """Relative error of as many lengths' sum; the mean weighs as of twice LENGTHS."""
-        if not self._mean_length:
+        if not self._mean:
             return 0.0
-        variation = max(0.0, self._square / self._mean_length**2 - 1)
+        variation = max(0.0, self._square / self._mean**2 - 1)
         return sqrt(variation * (1 / max(1, count) + 1 / (2 * self.answers)))
 
     def sum_quantile(self, count: int, share: float) -> float:
@@ -131,12 +136,13 @@ class Speed:
 
     @property
     def mean_length(self) -> float | None:
-        """In tokens; None before the first answer."""
-        return self._mean_length if self.answers else None
+        """Tokens of all rows an end, since the longest end last; None before the first."""
+        return self._exposure + self._since / self.answers if self.answers else None
 
     @property
     def uncut_length(self) -> float | None:
         """Without limits, by what exponential lengths have (Epstein and Sobel, JASA 48, 1953); infinite if all were
         cut.
         """
-        return None if not self.answers else self._mean_length / self._complete if self._complete else inf
+        mean = self.mean_length
+        return None if mean is None else mean / self._complete if self._complete else inf

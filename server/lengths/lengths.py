@@ -81,6 +81,14 @@ class Lengths:
             revise(request, prediction.length, prediction.distribution)
             self.observe_late(asyncio.get_running_loop().time() - since)
 
+    def find_running(self, scope: str) -> list[ServedRow]:
+        """As if cut now."""
+        return [
+            ServedRow(prediction.features, prediction.length, request.generated // query.answers, True, scope)
+            for request, (query, prediction) in self._open.items()
+            if query.scope == scope and request.generated and prediction is not None and prediction.features
+        ]
+
     def on_first_token(self, request: Request, now: float) -> None:
         return
 
@@ -170,6 +178,8 @@ async def open_recorded_lengths(
     forest = OnlineForest(features, context.submit, MonotonicClock(), known, context.fit)
     await forest.wait_for_first()
     lengths = Lengths(config, model, journal, learning=forest if config.learning_interval else None)
+    if lengths.learning is not None:
+        forest.running = lengths.find_running
     return await connect(stack, lengths, forest, context)
 
 

@@ -221,6 +221,18 @@ def test_few_answers_foresee_longer_ones(answers: int) -> None:
     assert 0.9 <= np.mean(below) <= 0.995
 
 
+@pytest.mark.parametrize("answers", [16, FEWEST])
+def test_rows_that_outlive_the_first_answers_are_learned_from_before_they_end(answers: int) -> None:
+    """The short ones of a new server's rows end first."""
+    learner = forest()
+    learner.running = lambda scope: [replace(row(10, made, scope=scope), cut=True) for made in (5, *[400] * 8)]
+    for _ in range(answers):
+        learner.add(row(10, 20))
+    (known,) = (one.distribution for one in estimate(learner, 10))
+    assert known is not None
+    assert known.weights[known.lengths > 400].sum() == pytest.approx(8 / (answers + 8), rel=0.5)
+
+
 def test_where_no_forest_grows_the_last_stays_and_the_next_lesson_tries_again(caplog: pytest.LogCaptureFixture) -> None:
     broken = [True]
 

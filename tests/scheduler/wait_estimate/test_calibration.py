@@ -20,13 +20,14 @@ from scheduler.wait_estimate.calibration import (
     UNKNOWN,
     WAIT_SPREAD,
     Calibration,
+    Score,
     find_quantiles,
     spread_of,
 )
 from scheduler.wait_estimate.completion import Expected, Group
 from tests.scheduler.fakes import request
 
-TOLD = Expected(0.0, 0, 0.0, own=1.0, point=2.0, spread=0.5, own_spread=log(1.3), high=4.0, group=(0, 1), waits=True)
+TOLD = Expected(0.0, 0, 0.0, 1.0, 2.0, 0.5, own_spread=log(1.3), high=4.0, group=(0, 1), waits=True, answers=RECENT)
 
 
 def ended(seconds: float, told: Expected = TOLD, *, assigned: float | None = None, row_id: int = 0) -> Request:
@@ -64,6 +65,17 @@ def test_an_estimate_from_before_anything_was_known_says_nothing_of_later_ones()
     calibration = Calibration(keeps=False)
     teach(calibration, *[ended(8.0, replace(TOLD, group=None))] * 200)
     assert scores(calibration) == UNKNOWN
+
+
+def test_promises_of_when_much_less_was_known_count_no_more() -> None:
+    """Those of a new server's first answers kept all others ten times too far off, until 256 were scored."""
+    calibration, few = Calibration(keeps=False), replace(TOLD, answers=FEWEST)
+    teach(calibration, *[ended(200.0, few)] * (4 * FEWEST))
+    assert scores(calibration) == pytest.approx([log(100) / 0.5] * 3)
+    teach(calibration, *[ended(2.0, replace(TOLD, answers=4 * FEWEST))] * FEWEST_SCORES)
+    assert scores(calibration) == pytest.approx([0.0] * 3)
+    teach(calibration, *[ended(200.0, few)] * FEWEST)
+    assert scores(calibration) == pytest.approx([0.0] * 3)
 
 
 def test_groups_are_told_apart_once_they_have_scores_and_else_judged_together() -> None:
@@ -120,23 +132,23 @@ def test_before_any_score_a_promise_counts_all_seconds_that_others_may_take() ->
 
 @pytest.mark.parametrize(("count", "ranks"), [(99, [5, 50, 95]), (256, [13, 129, 245]), (10, [1, 6, 10])])
 def test_a_quantile_counts_the_next_score_too(count: int, ranks: list[int]) -> None:
-    assert find_quantiles([(one, False) for one in range(1, count + 1)], (0.05, 0.5, 0.95)) == ranks
+    assert find_quantiles([Score(one) for one in range(1, count + 1)], (0.05, 0.5, 0.95)) == ranks
 
 
 def test_what_was_cut_counts_as_those_that_went_on() -> None:
     """By hand: of 20, the next included, 16 go beyond 4; each of the 6 that are not cut stands for 16 / 6 of them."""
-    scores = [(one, False) for one in (1, 2, 3, 4)] + [(5, True)] * 10 + [(one, False) for one in (6, 7, 8, 9, 10)]
+    scores = [Score(one) for one in (1, 2, 3, 4)] + [Score(5, cut=True)] * 10 + [Score(one) for one in range(6, 11)]
     assert find_quantiles(scores, (0.05, 0.2, 0.33, 0.6)) == [1, 4, 6, 8]
-    assert find_quantiles([(1, False), (2, True)], (0.5, 0.9)) == [2, 2], "no better is known"
+    assert find_quantiles([Score(1), Score(2, cut=True)], (0.5, 0.9)) == [2, 2], "no better is known"
 
 
 def test_steps_between_cuts_find_what_all_shares_in_a_row_do() -> None:
     draws = random.Random(0)
     for count in range(1, 60):
-        scores = sorted((float(draws.randrange(20)), draws.random() < count / 60) for _ in range(count))
+        scores = sorted(Score(draws.randrange(20), draws.random() < count / 60) for _ in range(count))
         ties = draws.random(), 0.05, 0.5, 1 / (count + 1), count / (count + 1)
         shares = sorted(draws.sample(ties, 3))
-        values, cut = np.array(scores).T
+        values, cut, _ = np.array(scores).T
         ascending, left = survival(values, cut > 0, unseen=1)
         places = np.searchsorted(-left, np.array(shares) - 1 - ROUNDING)
         assert find_quantiles(scores, shares) == ascending[np.minimum(places, count - 1)].tolist()

@@ -349,6 +349,7 @@ def test_the_load_of_a_node_is_the_work_of_all_that_it_has(predicted: float | No
     done = request(4)
     done.generated = 30
     waits.ended(done, 0.0)  # others are taken to be as long
+    waits.made(30, 30, 0, 0)
     for _ in range(9):
         queue.submit(30, predicted=predicted)
     queue.dispatcher.dispatch()
@@ -438,12 +439,31 @@ def test_a_token_counts_the_seconds_of_the_rows_that_generate_and_work_those_of_
     assert (pace.seconds_per_token(8), pace.seconds_per_step(8)) == (1.0, 0.8)
 
 
+def end(pace: Speed, *lengths: int, cut: bool = False) -> None:
+    """Alone, one behind the other."""
+    for length in lengths:
+        pace.observe(Holding(), 0.0, Made(all_tokens=length))
+        pace.ended(length, cut=cut)
+
+
+def test_a_mean_length_counts_what_rows_make_that_outlive_the_first_to_end() -> None:
+    """Of eight that began together, the first to end used to stand for all."""
+    pace = Speed()
+    pace.observe(Holding(), 0.0, Made(all_tokens=8 * 10))
+    pace.ended(10)
+    assert pace.mean_length == 80
+    pace.observe(Holding(), 0.0, Made(all_tokens=7 * 10))
+    assert pace.mean_length == 150
+    for _ in range(7):
+        pace.ended(20)
+    assert pace.mean_length == 150 / 8
+
+
 def test_an_answer_without_prediction_counts_as_the_mean_of_those_that_ended_and_never_more_than_it_may() -> None:
     pace = Speed()
     short = request()  # 8 tokens at most
     assert remaining_length(short, pace.mean_length) == 8
-    for length in (4, 6, 8):
-        pace.ended(length)
+    end(pace, 4, 6, 8)
     assert remaining_length(short, pace.mean_length) == 6
     short.generated = 5
     assert remaining_length(short, pace.mean_length) == 3
@@ -452,23 +472,20 @@ def test_an_answer_without_prediction_counts_as_the_mean_of_those_that_ended_and
 def test_an_answer_of_unknown_length_is_expected_as_long_as_others_would_have_been_without_their_limits() -> None:
     """By the mean of what had been cut at 16 tokens a call with a limit of 1,000 was promised its answer for 48."""
     pace = Speed()
-    for length in (100, 300):
-        pace.ended(length)
+    end(pace, 100, 300)
     assert pace.uncut_length == pace.mean_length == 200
-    for _ in range(2):
-        pace.ended(16, cut=True)
+    end(pace, 16, 16, cut=True)
     assert pace.mean_length == 108 and pace.uncut_length == 432 / 2
     never = Speed()
     assert never.uncut_length is None
-    never.ended(16, cut=True)
+    end(never, 16, cut=True)
     assert remaining_length(request(0), never.uncut_length) == request(0).sampling.max_tokens
 
 
 def test_a_sum_of_lengths_is_off_by_their_own_and_by_their_mean_s_error() -> None:
     pace = Speed()
     assert pace.sum_error(5) == 0.0
-    for length in (100, 300):
-        pace.ended(length)
+    end(pace, 100, 300)
     assert pace.sum_error(10) == pytest.approx(0.5 * (1 / 10 + 1 / 4) ** 0.5)
 
 

@@ -7,7 +7,7 @@ import pytest
 from engine.messages import Cause, FinishReason
 from engine.sampling.params import SamplingParams
 from scheduler.request import Failure, Request, State, TooLate
-from scheduler.wait_estimate.calibration import FEWEST_SCORES
+from scheduler.wait_estimate.calibration import FEWEST_SCORES, Score
 from tests.scheduler.fakes import Stage, port, token
 
 
@@ -46,7 +46,7 @@ def test_a_deadline_is_held_against_the_end_that_is_told() -> None:
     stage = OneSlot()
     stage.busy()
     for _ in range(FEWEST_SCORES):
-        stage.dispatcher.waits._calibration._scores[None].add((1.0, False))
+        stage.dispatcher.waits._calibration._scores[None].add(Score(1.0))
     told = stage.dispatcher.admission.estimate_all([((1,) * 4, SamplingParams(100), {"predicted_length": 5.0})])[
         0
     ].expected

@@ -2,18 +2,22 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 
 import numpy as np
 import pytest
 
 from engine.sampling.params import SamplingParams
-from scheduler.length.features import LengthQuery
+from scheduler.length.features import LengthQuery, TokenFeatures
+from scheduler.length.learning import ServedRow
+from scheduler.length.online import OnlineForest
 from scheduler.length.oracle import oracle
 from scheduler.length.prediction import Answer, LengthDistribution, Prediction, Source
 from scheduler.request import Request
+from server.config import GatewayConfig
 from server.lengths.instruction import InstructionSplit
-from server.lengths.lengths import Revise
+from server.lengths.lengths import PredictorContext, Revise, open_recorded_lengths
+from tests.scheduler.fakes import request
 from tests.server.live import Live, chat_body, live_server
 
 LIKELY = LengthDistribution(np.array([5.0, 9.5], np.float32), np.array([0.5, 0.5], np.float32))
@@ -177,6 +181,20 @@ async def test_the_servers_own_split_holds_where_a_request_says_nothing(lengths:
     async with live_server(lengths=lengths, instruction_split=split) as live:
         await live.chat(messages=[{"role": "user", "content": "Do.\nHi"}])
     assert [(one.instruction, one.user_input) for one in lengths.queries] == [("Do.", "Hi")]
+
+
+async def test_rows_that_run_are_told_to_learners_as_cut_now() -> None:
+    config = GatewayConfig(backend=("http://127.0.0.1",), no_journal=True)
+    context = PredictorContext(held=lambda seconds: None, late=lambda seconds: None)
+    async with AsyncExitStack() as stack:
+        lengths = await open_recorded_lengths(stack, config, "m", TokenFeatures.hashed(10), context)
+        assert isinstance(lengths.learning, OnlineForest)
+        for scope, generated in (("a", 30), ("a", 0), ("b", 50)):
+            one = request(generated)
+            one.generated = generated
+            prediction = Prediction(20.0, Source.OWN, (1.0,))
+            lengths.note(one, LengthQuery("", "", 4, 100, (1,), scope=scope), prediction, lambda *_: None)
+        assert [*lengths.learning.running("a")] == [ServedRow((1.0,), 20.0, 30, True, "a")]
 
 
 async def test_an_oracle_wants_to_be_told() -> None:
