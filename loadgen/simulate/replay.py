@@ -1,6 +1,7 @@
 """A journal's latest requests of one strategy."""
 
 from dataclasses import dataclass
+from functools import partial
 from itertools import takewhile
 from pathlib import Path
 
@@ -34,27 +35,27 @@ class Replay:
 
 
 def read_replay(journal: Path, model: str | None, most: int, *, sent: bool = False) -> Replay:
-    """A journal's newest `most` requests of one strategy and model (None: the last). Raises UserError."""
+    """A journal's newest `most` begun requests of one strategy and model (None: the last). Raises UserError."""
     models = [one.model for one in read(journal, last=most)]
     whose = model or ["any model", *models][-1]
-    more = most + 1
-    newest = ([*read(journal, last=more, model=whose)] or [*read(journal, last=more, model=Path(whose).name)])[::-1]
+    more = partial(read, journal, last=most + 1, begun=True)
+    newest = ([*more(model=whose)] or [*more(model=Path(whose).name)])[::-1]
     own = [*takewhile(lambda one: one.strategy == newest[0].strategy, newest)]
-    asked = sorted(own[:most], key=_arrival)
-    entries = [one for one in asked if one.generated and one.started is not None]
+    entries = sorted(own[:most], key=_arrival)
     others = " or ".join(sorted({*models} - {one.model for one in newest}))
     if len(entries) < FEWEST:
         last, remedy = (f" in the last {most}", "raise --last") if len(own) > most else ("", "serve some more")
         lack = f"{len(entries)} answered requests to {whose} of the latest strategy{last}, and {FEWEST} are wanted"
         also = f", or --of {others}" * bool(others)
         raise UserError(f"{journal}: holds {lack}: {remedy}, or give another --journal{also}")
-    origin = _arrival(entries[0])
+    origin, oldest = _arrival(entries[0]), own[:most][-1]
+    ended = read(journal, since=oldest.finished_at, model=oldest.model)
     return Replay(
         model=entries[0].model,
         strategy=entries[0].strategy,
         recorded=tuple(_served(one, _arrival(one) - origin, sent=sent) for one in entries),
         max_tokens=max(one.max_tokens for one in entries),
-        left_out=len(asked) - len(entries),
+        left_out=sum(one.strategy == oldest.strategy and not one.generated for one in ended),
         others=others,
         sent=sent,
     )

@@ -153,9 +153,10 @@ def set_aside(path: Path) -> Path:
 
 
 def read(
-    path: Path, *, since: float = 0.0, last: int | None = None, model: str | None = None
+    path: Path, *, since: float = 0.0, last: int | None = None, model: str | None = None, begun: bool = False
 ) -> Iterator[RequestEntry]:
-    """Ended since `since`, Unix time, oldest first; the `last` of a model. Raises JournalError."""
+    """Ended since `since`, Unix time, oldest first; the `last` of a model, with a token if `begun`. Raises
+    JournalError."""
     path = _find(path)
     try:
         with closing(_connect_to_read(path)) as connection:
@@ -165,6 +166,7 @@ def read(
             names = [field.name for field in dataclasses.fields(RequestEntry) if field.name in columns]
             listed = ", ".join(names)
             newest = f"SELECT id, {listed} FROM requests WHERE finished_at >= ? AND model = ifnull(?, model)"
+            newest += " AND generated > 0 AND started IS NOT NULL" * begun
             query = f"SELECT {listed} FROM ({newest} ORDER BY id DESC LIMIT ?) ORDER BY id"
             for values in connection.execute(query, (since, model, -1 if last is None else last)):
                 yield RequestEntry(*map(_restored, names, values))

@@ -27,7 +27,7 @@ class Trying:
     of: str | None = option(None)
     """model whose requests are replayed, as the journal names it (default: the latest)"""
     last: Count = option(2000)
-    """requests at most, the newest"""
+    """answered requests at most, newest"""
     strategies: tuple[str, ...] | None = option(None, commas=True, metavar="A,B,...")
     """strategies to try (default: all that need no other weights)"""
     capacity_tokens: Count | None = option(None)

@@ -107,6 +107,16 @@ def test_the_strategy_that_served_comes_out_as_it_was_recorded(replay: Replay) -
     assert {sizes for _, sizes in found.trials} >= {"", "half the slots", "twice the slots", "one more executor"}
 
 
+def test_cancelled_calls_are_none_of_the_last(journal: Path) -> None:
+    """Sixty that left while they waited hid all others."""
+    connection = connect(journal)
+    left = request_entry(2e6, generated=0)
+    append(connection, [replace(left, strategy="baton-pd", outcome="cancelled", first_token=None, started=None)] * 60)
+    connection.close()
+    replay = read_replay(journal, None, 50)
+    assert (len(replay.recorded), replay.left_out) == (50, 60)
+
+
 def test_the_promises_of_each_order_are_judged_beside_those_that_were_made(replay: Replay) -> None:
     promised = [one for one in replay.recorded if one.promised is not None]
     found = try_to_end(replay, SETTING, ("lengthwise",))
