@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections.abc import Container
 from dataclasses import dataclass
@@ -92,7 +93,7 @@ class Place:
     def read(self, path: Path) -> bytes:
         with open(path, "rb") as file:
             file.seek(self.offset)
-            return bytes(msgspec.json.decode(file.read(self.size), type=InputLine).body)
+            return bytes(_decode(file.read(self.size)).body)
 
 
 def find_lines(path: Path, endpoint: str, longest: int) -> tuple[list[Place], list[LineError]]:
@@ -124,7 +125,7 @@ def find_lines(path: Path, endpoint: str, longest: int) -> tuple[list[Place], li
 def _read_line(raw: bytes, number: int, endpoint: str, earlier: Container[str]) -> InputLine | LineError:
     """`earlier`: ids of the lines before."""
     try:
-        line = msgspec.json.decode(raw, type=InputLine)
+        line = _decode(raw)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         return LineError("invalid_json_line", TOO_DEEP if isinstance(error, RecursionError) else str(error), number)
     if line.method != "POST":
@@ -134,6 +135,21 @@ def _read_line(raw: bytes, number: int, endpoint: str, earlier: Container[str]) 
     if line.custom_id in earlier:
         return LineError("duplicate_custom_id", "custom_id: another line has this one", number, "custom_id")
     return line
+
+
+_HEAD = re.compile(rb'\s*\{(?:\s*"(?:custom_id|method|url)"\s*:\s*"(?:[^"\\]|\\.)*+"\s*,)*+\s*"body"\s*:')
+
+
+def _decode(raw: bytes) -> InputLine:
+    """With a malformed body, if it comes last: an error of that line only."""
+    try:
+        return msgspec.json.decode(raw, type=InputLine)
+    except (msgspec.DecodeError, RecursionError) as error:
+        head, rest = _HEAD.match(raw), raw.rstrip()
+        if head is None or not rest.endswith(b"}") or isinstance(error, msgspec.ValidationError):
+            raise
+        line = msgspec.json.decode(head[0] + b"0}", type=InputLine)
+        return msgspec.structs.replace(line, body=msgspec.Raw(rest[head.end() : -1].strip()))
 
 
 class LineReply(msgspec.Struct, frozen=True):

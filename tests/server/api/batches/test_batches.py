@@ -188,16 +188,36 @@ async def test_a_bad_input_fails_as_a_whole_and_says_where(live: Live, case: str
     assert not live.dispatcher.submitted
 
 
-NESTED = [b"[" * 5000 + b"]" * 5000, b'{"a":' * 5000 + b"1" + b"}" * 5000]
+DEEP = b"[" * 5000 + b"]" * 5000
+BODIES = {
+    "lists": DEEP,
+    "objects": b'{"a":' * 5000 + b"1" + b"}" * 5000,
+    "half a pair": b'{"prompt": "\\ud800"}',
+    "bytes": b'{"prompt": "\xff"}',
+    "NUL": b'{"prompt": "\0"}',
+    "no number": b'{"temperature": NaN}',
+    "out of range": b'{"prompt": "x", "temperature": 1e999}',
+    "many digits": b'{"prompt": "x", "max_tokens": 1' + b"0" * 400 + b"}",
+    "two": b"{}}{}",
+}
 
 
-@pytest.mark.parametrize("name", [b"body", b"unknown"])
-@pytest.mark.parametrize("nested", NESTED, ids=["lists", "objects"])
-async def test_a_line_that_is_nested_too_deep_is_refused_in_the_words_of_a_call(
-    live: Live, name: bytes, nested: bytes
-) -> None:
+@pytest.mark.parametrize("wrong", BODIES)
+async def test_a_body_that_cannot_be_read_fails_its_line_alone_as_it_fails_a_call(live: Live, wrong: str) -> None:
+    """Nested lists and half of a surrogate pair failed the whole batch."""
+    url = "/v1/completions"
+    odd = b'{"custom_id": "b", "method": "POST", "url": "%b", "body": %b}\r\n' % (url.encode(), BODIES[wrong])
+    good = line("a", url, prompt="x")
+    batch = await until(live, await begin(live, good + odd + good.replace(b'"a"', b'"c"'), url), "completed", "failed")
+    assert batch["request_counts"] == {"total": 3, "completed": 2, "failed": 1}
+    (found,) = (await results(live, batch["error_file_id"])).values()
+    assert (found["custom_id"], found["response"]["status_code"]) == ("b", 400)
+    assert found["response"]["body"] == (await live.post(url, BODIES[wrong]))[1]
+
+
+async def test_a_line_that_is_nested_too_deep_is_refused_in_the_words_of_a_call(live: Live) -> None:
     """It got the interpreter's words: maximum recursion depth exceeded."""
-    content = b'{"custom_id": "a", "url": "/v1/chat/completions", "%b": %b}\n' % (name, nested)
+    content = b'{"custom_id": "a", "url": "/v1/chat/completions", "unknown": %b}\n' % DEEP
     batch = await run(live, content, end="failed")
     _, refused = await live.post(CHAT, content)
     assert batch["errors"]["data"][0]["message"] == refused["error"]["message"]
