@@ -58,12 +58,21 @@ class Chat {
     for (const field of this.settings.querySelectorAll("[name]")) {
       field.value = this.conversation.settings[field.name] ?? "";
       field.addEventListener("change", () => {
-        if (JSON_FIELDS.includes(field.name)) field.setCustomValidity(complain(field.value));
+        this.check(field);
         this.conversation.settings[field.name] = field.value;
         this.conversation.keep();
       });
+      this.check(field);
       field.addEventListener("invalid", () => (this.settings.open = true)); // or the browser could not show which
     }
+  }
+
+  /** Say beside a field that shall be JSON why it is none. */
+  check(field) {
+    if (!JSON_FIELDS.includes(field.name)) return;
+    const fault = complain(field.value);
+    field.setCustomValidity(fault);
+    document.getElementById(`${field.name}-fault`).textContent = fault;
   }
 
   /** Show which model answers. */
@@ -100,6 +109,7 @@ class Chat {
   }
 
   again() {
+    if (!this.form.reportValidity()) return;
     while (this.talk.lastElementChild?.matches(".assistant, .pair")) this.talk.lastElementChild.remove();
     if (this.conversation.takeBack()) this.ask();
   }
