@@ -1,20 +1,18 @@
 """The gateway's own events, in the dialect of a path."""
 
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from itertools import count
 from typing import Any
 
 import msgspec
 import orjson
-from aiohttp import web
 
 from server.api.errors import ApiError, error_body
 from server.api.operation import OPERATION
 from server.api.output.messages import MessageEvent
 from server.api.output.sse import DONE, frame
-from server.api.register import CALL
+from server.gateway.passage import ProxiedCall
+from server.gateway.usage import SentResponse
 from server.request_id import request_id
 
 RESPONSES, MESSAGES = "/v1/responses", "/v1/messages"
@@ -23,9 +21,9 @@ TRANSIENT = frozenset({408, 409, 425, 429})
 
 class Response(msgspec.Struct, frozen=True):
     id: str
-    status: str
+    model: str
     created_at: int
-    model: str = ""
+    status: str
     error: dict[str, str] | None = None
     output: tuple[()] = ()
     object: str = "response"
@@ -37,30 +35,30 @@ class ResponseEvent(msgspec.Struct, frozen=True):
     response: Response
 
 
-def keep_alives(request: web.Request) -> Iterator[Sequence[msgspec.Struct]]:
+def keep_alives(passage: ProxiedCall) -> Iterator[Sequence[msgspec.Struct]]:
     """None for OpenAI's older APIs. Codex counts events only; SDKs want `created` first."""
-    begun = _response(request, "in_progress")
-    for number in count(1):
-        if request.path == RESPONSES:
-            created = [ResponseEvent("response.created", 0, begun)] if number == 1 else []
-            yield [*created, ResponseEvent("response.in_progress", number, begun)]
+    path = passage.asked.path
+    while True:
+        if path == RESPONSES:
+            yield [*_created(passage.response), _event(passage.response, "in_progress")]
         else:
-            yield [MessageEvent(type="ping")] if request.path == MESSAGES else ()
+            yield [MessageEvent(type="ping")] if path == MESSAGES else ()
 
 
-def last_events(request: web.Request, error: ApiError, *, first: bool = False) -> bytes:
+def last_events(passage: ProxiedCall, error: ApiError, *, first: bool = False) -> bytes:
     """Of a stream that fails; `first`: its backend sent no event."""
+    request, response = passage.asked, passage.response
     if request.path == RESPONSES:
         failure = {"code": _code(error.status), "message": error.message}
-        failed = ResponseEvent("response.failed", 1, _response(request, "failed", failure))
-        return frame([ResponseEvent("response.created", 0, _response(request, "in_progress")), failed][not first :])
+        return frame([*(_created(response) if first else ()), _event(response, "failed", failure)])
     if (dialect := request[OPERATION].dialect) is not None:
         return frame([dialect.word(error, request_id(request))])
     return frame([error_body(error)]) + DONE
 
 
-def error_events(request: web.Request, status: int, body: bytes) -> bytes:
+def error_events(passage: ProxiedCall, status: int, body: bytes) -> bytes:
     """As it came where it is an object; 502 for what should have been a stream."""
+    request = passage.asked
     found: Any = None
     with suppress(ValueError):
         found = orjson.loads(body)
@@ -76,11 +74,20 @@ def error_events(request: web.Request, status: int, body: bytes) -> bytes:
         case _:
             text = body.decode(errors="replace") or f"the backend answers {status}"
     failure = ApiError(status, text, code="backend_failed" if status == 502 else None)
-    return last_events(request, failure, first=True)
+    return last_events(passage, failure, first=True)
 
 
-def _response(request: web.Request, status: str, error: dict[str, str] | None = None) -> Response:
-    return Response(request[CALL].replace("call-", "resp_"), status, int(time.time()), error=error)
+def _created(response: SentResponse) -> Iterator[ResponseEvent]:
+    """Unless an event was sent."""
+    if response.number < 0:
+        yield _event(response, "in_progress", kind="created")
+
+
+def _event(response: SentResponse, status: str, error: dict[str, str] | None = None, kind: str = "") -> ResponseEvent:
+    """The next one; `kind` is by default the status."""
+    response.number += 1
+    own = Response(response.id, response.model, response.created_at, status, error)
+    return ResponseEvent(f"response.{kind or status}", response.number, own)
 
 
 def _code(status: int) -> str:

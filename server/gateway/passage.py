@@ -1,6 +1,7 @@
 """A call between dispatcher, client and backend."""
 
 import asyncio
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -13,6 +14,7 @@ from server.api.errors import ApiError, failure_error
 from server.api.output.sse import EventStream
 from server.api.register import CANCELLED, Record
 from server.gateway.backend import Backend, Waiting
+from server.gateway.usage import LONGEST_NAME, SentResponse
 
 GIVEN_UP = "the request was given up, or its backend is gone"
 REASONS: Mapping[Failure | None, str] = {
@@ -32,6 +34,12 @@ class ProxiedCall:
     over: bool = False  # ended by the dispatcher
     as_stream: bytes | None = None  # body that streams a whole answer, or None
     early: EventStream | None = None  # to the client, begun before the backend's answer
+    response: SentResponse = field(init=False)
+
+    def __post_init__(self) -> None:
+        """A gateway's own response until the backend's begins."""
+        name = self.record.id.replace("call-", "resp_")
+        self.response = SentResponse(name, self.record.model[:LONGEST_NAME], int(time.time()))
 
     @property
     def streams(self) -> bool:

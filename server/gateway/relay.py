@@ -17,7 +17,7 @@ from server.api.input.program import PROGRAMS
 from server.gateway.asking import BACKENDS
 from server.gateway.backend import Backend
 from server.gateway.events import brings
-from server.gateway.last_events import error_events, last_events
+from server.gateway.last_events import RESPONSES, error_events, last_events
 from server.gateway.merged import StreamAggregator
 from server.gateway.passage import ProxiedCall
 from server.gateway.usage import LIMITED, read_end
@@ -139,8 +139,9 @@ class _Relay:
             response.force_close()
             raise ConnectionResetError(error.message)
         with suppress(ConnectionError):
-            if DONE not in b"".join(self.tail):
-                await response.write(last_events(self.request, error))
+            if DONE not in (tail := b"".join(self.tail)):
+                blank = b"" if tail.endswith((b"\n\n", b"\r\n\r\n")) else b"\n\n"  # ends half an event
+                await response.write(blank + last_events(self.passage, error))
             await response.write_eof()
 
     async def report(self) -> web.StreamResponse:
@@ -150,7 +151,7 @@ class _Relay:
         body = b"".join(self.tail)
         self._end(f"status {self.answer.status}")
         response = self.passage.early.hand_over()
-        await response.write(error_events(self.request, self.answer.status, body))
+        await response.write(error_events(self.passage, self.answer.status, body))
         return response
 
     async def merge(self, piece: bytes) -> web.StreamResponse:
@@ -193,6 +194,8 @@ class _Relay:
 
     def _look(self, piece: bytes) -> None:
         lines = (self.line + piece).split(b"\n")
+        if self.request.path == RESPONSES:
+            self.passage.response.read(lines[:-1])
         first = next((place for place, line in enumerate(lines[:-1]) if brings(line)), None)
         self.line = lines[-1]
         if first is not None or not self.streams or len(self.line) > LONGEST:
@@ -244,7 +247,8 @@ class _Relay:
         made = counted if stated is None else min(stated, max(request.sampling.max_tokens, self.size))
         if self.streams and self.begun and (error is None or DONE in tail):
             self.backend.note_end(request.row_id, finished=end.finished)
-        if self.request.path == "/v1/responses" and (program := passage.record.program) is not None:
+        self.passage.response.number = self.passage.response.number if end.number is None else end.number
+        if self.request.path == RESPONSES and (program := passage.record.program) is not None:
             self.request.app[PROGRAMS].mark(passage.record.client, program, end.ids)
         if 400 <= self.answer.status < 500:
             request.expected = None  # a call that is refused breaks no promise

@@ -42,7 +42,7 @@ async def send_streamed(body: bytes, passage: ProxiedCall, *, progress: bool) ->
     if not (passage.record.stream and (progress or passage.request.promised is not None)):
         return await send_call(body, passage)
     request, app = passage.asked, passage.asked.app
-    events = keep_alives(request)
+    events = keep_alives(passage)
     async with sse.EventStream(request, app[LIMITS], lambda: next(events)) as stream:
         passage.early = stream
         notes = sse.PlaceNotes(stream, (passage.request,), app[DISPATCHER])
@@ -53,7 +53,7 @@ async def send_streamed(body: bytes, passage: ProxiedCall, *, progress: bool) ->
                 raise
             except Exception as failure:
                 error = stream_error(failure, request)
-        await stream.forward(last_events(request, error, first=True))
+        await stream.forward(last_events(passage, error, first=True))
         await stream.response.write_eof()
         return stream.response
 

@@ -1,7 +1,7 @@
 """The end of an answer, read only where an API puts it: answers may repeat clients' text."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Annotated, Any, TypeVar
@@ -11,6 +11,7 @@ from msgspec import Raw
 from msgspec.json import Decoder
 
 LINES = 16  # last lines searched
+LONGEST_NAME = 256  # characters kept of an id or model
 LIMITED = frozenset({"length", "model_length", "max_tokens", "max_output_tokens", "model_context_window_exceeded"})
 LAST = frozenset({"message_stop", "response.completed", "response.incomplete", "response.failed"})  # types of events
 SURROGATE = re.compile(rb"(?<!\\)\\u[dD][89a-fA-F][0-9a-fA-F]{2}")
@@ -32,6 +33,7 @@ class Item(msgspec.Struct, frozen=True):
 ANY: Decoder[Any] = Decoder(Any)
 TEXT: Decoder[Any] = Decoder(str)
 TOKENS = Decoder(Annotated[int, msgspec.Meta(ge=0)])
+SMALL = Decoder(Annotated[int, msgspec.Meta(ge=0, lt=2**53)])
 FIELDS, CHOICES, ITEMS = Decoder(Fields), Decoder(list[Choice]), Decoder(list[Item])
 
 
@@ -41,10 +43,29 @@ class AnswerEnd:
     reasons: frozenset[str]  # the backend's words for it
     finished: bool  # says that it ends
     ids: tuple[str, ...]  # a response's, then its items'
+    number: int | None  # of its last event
+
+
+@dataclass(slots=True)
+class SentResponse:
+    """What a client of /v1/responses has of it."""
+
+    id: str
+    model: str
+    created_at: int
+    number: int = -1  # of the last event
+
+    def read(self, lines: Iterable[bytes]) -> None:
+        """From the first event that has it in a stream."""
+        fields = next((one for one in _events(_data(lines)) if "id" in one), Fields())
+        self.id = (_read(fields, "id", TEXT) or self.id)[:LONGEST_NAME]
+        self.model = (_read(fields, "model", TEXT) or self.model)[:LONGEST_NAME]
+        self.created_at = _read(fields, "created_at", SMALL) or self.created_at
 
 
 def read_end(tail: bytes, *, streams: bool) -> AnswerEnd:
-    events = [*_events(tail, streams=streams)]
+    lines = reversed(tail.rsplit(b"\n", LINES)[-LINES:])
+    events = [*_events(_data(lines) if streams else (tail,))]
     reasons = {word for event in events for word in _reasons(event) if isinstance(word, str) and word}
     failed = any(_read(event, "error", ANY) for event in events)
     return AnswerEnd(
@@ -52,13 +73,17 @@ def read_end(tail: bytes, *, streams: bool) -> AnswerEnd:
         frozenset(reasons | {"error"} if failed else reasons),
         bool(reasons) or any(_read(event, "type", TEXT) in LAST for event in events),
         next((ids for event in events if (ids := _ids(event))[0]), ()),
+        next((one for event in events if (one := _read(event, "sequence_number", SMALL)) is not None), None),
     )
 
 
-def _events(tail: bytes, *, streams: bool) -> Iterator[Fields]:
-    """Latest first, each with the response in it; no malformed field hides another."""
-    lines = (one[5:] for one in reversed(tail.rsplit(b"\n", LINES)[-LINES:]) if one.startswith(b"data:"))
-    for line in lines if streams else (tail,):
+def _data(lines: Iterable[bytes]) -> Iterator[bytes]:
+    return (one[5:] for one in lines if one.startswith(b"data:"))
+
+
+def _events(data: Iterable[bytes]) -> Iterator[Fields]:
+    """Each with the response in it; no malformed field hides another."""
+    for line in data:
         event = _decode(line, FIELDS)
         if event is None and SURROGATE.search(line):  # half a pair, in no number or id
             event = _decode(SURROGATE.sub(b"?", line), FIELDS)

@@ -108,6 +108,69 @@ async def test_a_stream_that_breaks_off_ends_in_its_dialect() -> None:
 RESPONSES = "/v1/responses"
 
 
+def sent(kind: str, number: Any, **fields: Any) -> bytes:
+    return b"event: %b\ndata: %b\n\n" % (
+        kind.encode(),
+        orjson.dumps({"type": kind, "sequence_number": number, **fields}),
+    )
+
+
+OWN = {"id": "resp_theirs", "model": "their-model", "created_at": 7}
+CREATED = [
+    sent(f"response.{kind}", n, response=OWN | {"tools": []}) for n, kind in enumerate(("created", "in_progress"))
+]
+DELTAS = [sent("response.output_text.delta", n, item_id="msg_1", delta="x" * 99) for n in range(2, 500)]
+ODD = ("x" * 9000, 5, None, "\x00", {"id": "y"})
+
+
+@pytest.mark.parametrize("headers", [{}, HEADER], ids=["", "early"])
+@pytest.mark.parametrize("half", [b"", b'event: response.output_text.delta\ndata: {"type": "re', b"event: x\n"])
+async def test_a_response_that_breaks_off_ends_as_its_own(half: bytes, headers: dict[str, str]) -> None:
+    """Its last event had another id, no model, and the number 1."""
+    stream = b"".join([*CREATED, *DELTAS, half])
+    async with (
+        gateway(Hostile(answer(stream + b"x").removesuffix(b"x"))) as gate,
+        gate.client.post(RESPONSES, json=chat(model="asked"), headers=headers) as broken,
+    ):
+        told = await broken.read()
+    *_, failed = [orjson.loads(one[6:]) for one in told.removeprefix(stream).splitlines() if one.startswith(b"data: {")]
+    assert told.startswith(stream) and b"\n\nevent: response.failed\n" in told
+    assert (failed["type"], failed["sequence_number"]) == ("response.failed", 500)
+    assert failed["response"].items() >= (OWN | {"status": "failed"}).items()
+
+
+@pytest.mark.parametrize("odd", ODD)
+async def test_what_a_backend_says_of_its_response_is_bounded(odd: Any) -> None:
+    first = sent("response.created", odd, response={"id": odd, "model": odd, "created_at": odd})
+    async with (
+        gateway(Hostile(answer(first + DELTAS[0] + b"x").removesuffix(b"x"))) as gate,
+        gate.client.post(RESPONSES, json=chat(model="m" * 9000)) as broken,
+    ):
+        *_, failed = responses(await broken.read())
+    own = failed["response"]
+    assert failed["sequence_number"] == 3 and 0 < len(own["id"]) <= 256 and 0 < len(own["model"]) <= 256
+    assert type(own["created_at"]) is int
+
+
+async def test_a_response_that_fails_behind_keep_alives_goes_on_with_their_numbers() -> None:
+    backend = Backend(slots=1)
+    async with gateway(backend, slots=1, sse_keep_alive_interval=0.02) as gate:
+        first = gate.begin(1)
+        await until(lambda: backend.running == 1)
+        headers = {**HEADER, "X-Request-Id": "mine"}
+        async with gate.client.post(RESPONSES, json=chat(model="asked"), headers=headers) as early:
+            frames = [await early.content.readuntil(b"\n\n") for _ in range(3)]
+            await gate.client.post("/v1/requests/mine/cancel")
+            events = responses(b"".join(frames) + await early.read())
+        backend.go_on.set()
+        await asyncio.gather(*first)
+    assert [event["sequence_number"] for event in events] == [*range(len(events))]
+    assert events[-1]["type"] == "response.failed"
+    assert {(event["response"]["id"], event["response"]["model"]) for event in events} == {
+        (events[0]["response"]["id"], "asked")
+    }
+
+
 def responses(stream: bytes) -> list[Any]:
     """Events that the gateway itself adds, which have numbers."""
     events = [orjson.loads(line[6:]) for line in stream.splitlines() if line.startswith(b"data: {")]
