@@ -11,6 +11,7 @@ import orjson
 from aiohttp import web
 
 from server.api.errors import ErrorBody
+from server.api.input.promise import HEADER as PROMISE_HEADER
 from server.api.operation import Operation, Parameter
 from server.api.output.sse import HEADER as PROGRESS_HEADER
 from server.version import VERSION
@@ -20,7 +21,10 @@ PROGRESS = Parameter(
     "header",
     {"enum": ["0", "1"], "default": "0"},
     "1: while a stream waits, comments tell its place in line, as with stream_options.include_progress",
-)  # of queued operations
+)
+PRECEDED = "the field `promise` as JSON; ignored where the body has that field"
+PROMISE = Parameter(PROMISE_HEADER, "header", {"type": "string"}, PRECEDED)
+QUEUED = (PROGRESS, PROMISE)  # of operations that generate
 
 REF = "#/components/schemas/{name}"
 
@@ -69,7 +73,7 @@ def _schemas(types: frozenset[type[msgspec.Struct]]) -> dict[str, Any]:
 
 
 def _operation(operation: Operation) -> dict[str, Any]:
-    parameters = (*operation.parameters, *((PROGRESS,) if operation.generates else ()))
+    parameters = (*operation.parameters, *(QUEUED if operation.generates else ()))
     described: dict[str, Any] = {
         "operationId": operation.name,
         "summary": operation.summary,

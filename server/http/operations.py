@@ -9,7 +9,7 @@ from server.api.batches import batches, files
 from server.api.input.messages import CountBody, MessagesBody
 from server.api.input.responses import ResponsesBody
 from server.api.input.schema import ChatBody, CompletionBody
-from server.api.openapi import openapi
+from server.api.openapi import PROMISE, openapi
 from server.api.operation import Body, Dialect, Operation, Parameter
 from server.api.output import chat, completions, messages
 from server.api.output import response_objects as replies
@@ -73,7 +73,7 @@ OPERATIONS = (
     _generate("/v1/messages", generate.messages, "createMessage", *_MESSAGE, dialect=ANTHROPIC),
     _count("/v1/messages/count_tokens", counting.count_tokens, "countMessageTokens", *_COUNT, dialect=ANTHROPIC),
     Operation("post", "/v1/embeddings", embeddings.embeddings, "createEmbedding", *_EMBEDDING, rationed=True),
-    _count("/v1/estimate", counting.estimate, "estimate", counting.AnyBody, Expectation),
+    _count("/v1/estimate", counting.estimate, "estimate", counting.AnyBody, Expectation, parameters=(PROMISE,)),
     Operation("post", "/v1/files", files.upload_file, "createFile", reply=FileObject, other_body="multipart/form-data"),
     _at("get", "/v1/files", files.list_files, "listFiles", files.FileList, *PAGE),
     _at("get", "/v1/files/{id}", files.show_file, "showFile", FileObject, FILE),

@@ -40,6 +40,13 @@ def test_every_field_of_a_body_is_described_with_its_bounds() -> None:
     assert numbers == [{"type": "number", "minimum": 0, "maximum": 1}]
 
 
+def test_the_header_with_a_promise_is_described_with_what_precedes_it() -> None:
+    paths = document(OPERATIONS)["paths"]
+    for path in ("/v1/chat/completions", "/v1/messages", "/v1/estimate"):
+        (header,) = (one for one in paths[path]["post"]["parameters"] if one.get("name") == "x-lengthwise-promise")
+        assert "ignored where the body has that field" in header["description"]
+
+
 def test_every_list_and_every_mapping_of_a_body_has_a_bound() -> None:
     """Lists of token ids and of prompts had none, and two million ids were read before they were refused."""
     schemas = document(OPERATIONS)["components"]["schemas"]

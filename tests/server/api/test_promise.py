@@ -161,6 +161,28 @@ async def test_a_promise_that_cannot_be_read_is_refused(live: Live, promise: dic
         read_header({HEADER: "\udcff"})  # as aiohttp has the byte 0xff
 
 
+PRECEDENCE = [
+    ({"within_ms": 60_000}, '{"within_ms": 0.001}', 200),
+    ({"within_ms": 0.001}, '{"within_ms": 60000}', 503),
+    ({"within_ms": 60_000}, "soon", 200),
+    (None, '{"within_ms": 0.001}', 503),
+]
+
+
+@pytest.mark.parametrize(("field", "header", "status"), PRECEDENCE)
+async def test_a_promise_in_the_body_precedes_that_in_a_header(
+    live: Live, field: Any, header: str, status: int
+) -> None:
+    await measured(live)
+    body, asked = {**MESSAGES, "promise": field}, {HEADER: header}
+    assert [(await ask(live, path, body, **asked))[0] for path in (CHAT, "/v1/messages")] == [status] * 2
+    assert ((await ask(live, ESTIMATE, body, **asked))[1].get("refused") is None) == (status == 200)
+    async with gateway(Backend(waits=False)) as gate:
+        gate.measure()
+        async with gate.client.post(CHAT, json=chat(promise=field), headers={HEADER: header}) as answer:
+            assert answer.status == status
+
+
 async def test_any_promise_may_be_thirty_days_ahead(live: Live) -> None:
     """`within_ms` ended at a day, `by` at thirty."""
     ahead = datetime.fromtimestamp(time.time() + FARTHEST - 60, UTC).isoformat()
