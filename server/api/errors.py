@@ -44,6 +44,7 @@ STATUSES: Mapping[int, tuple[str, str]] = {
 }  # status -> `type` and usual `code`
 
 PACED = frozenset(range(400, 500)) - {429, 499}  # others are immediate: the call may return, or is over
+UNSERVED = frozenset({"promise_refused", "deadline_exceeded", "no_executor"})  # codes of calls that never ran
 
 LONGEST_MESSAGE = 1000  # characters, since a message may quote the request
 
@@ -131,7 +132,8 @@ _FAILURES: Mapping[Failure | None, tuple[int, str]] = {
 def failure_error(failure: Failure | None, message: str) -> ApiError:
     """None where the request's own row failed."""
     status, code = _FAILURES[failure]
-    return ApiError(status, message, code=code, close=failure is Failure.SHUTDOWN)
+    param = "deadline_ms" if failure is Failure.DEADLINE else None
+    return ApiError(status, message, param=param, code=code, close=failure is Failure.SHUTDOWN)
 
 
 def shutting_down() -> ApiError:
@@ -181,7 +183,7 @@ async def errors_as_json(request: web.Request, handler: Handler) -> web.StreamRe
         return await handler(request)
     except ApiError as failure:
         error = failure
-        request[_CODE] = error_body(error).error.code
+        note_code(request, error)
     except web.HTTPException as failure:
         error = _from_http(request, failure)
     except (web.RequestPayloadError, HttpProcessingError):
@@ -204,13 +206,23 @@ async def errors_as_json(request: web.Request, handler: Handler) -> web.StreamRe
 def stream_error(failure: Exception, request: web.Request) -> ApiError:
     """An unforeseen one is logged."""
     if isinstance(failure, ApiError):
+        note_code(request, failure)
         return failure
     log.exception("request %s failed in its stream", request_id(request))
     return internal_error(request_id(request))
 
 
+def note_code(request: web.Request, error: ApiError) -> None:
+    request[_CODE] = error_body(error).error.code
+
+
 def error_code(request: web.Request) -> str | None:
     return request.get(_CODE)
+
+
+def is_refused(request: web.Request, status: int) -> bool:
+    """Nothing ran, so the call counts in no quota of requests, and is paced."""
+    return status in PACED or error_code(request) in UNSERVED
 
 
 def internal_error(name: str) -> ApiError:
@@ -236,15 +248,13 @@ def _find_elsewhere(request: web.Request, known: Iterable[str]) -> str:
 
 
 def _from_http(request: web.Request, error: web.HTTPException) -> ApiError:
-    known = [resource.canonical for resource in request.app.router.resources()]
     match error:
-        # posted to where an id may stand: the name of an action that there is not
-        case web.HTTPMethodNotAllowed() if request.method != "POST" or request.path in known:
+        case web.HTTPMethodNotAllowed():
             allowed = ", ".join(sorted(error.allowed_methods))
             message = f"{request.method!r} is not allowed here; use {allowed}"
             return ApiError(405, message, headers={"Allow": error.headers["Allow"]})
-        case web.HTTPNotFound() | web.HTTPMethodNotAllowed():
-            there = _find_elsewhere(request, known)
+        case web.HTTPNotFound():
+            there = _find_elsewhere(request, [one.canonical for one in request.app.router.resources()])
             return ApiError(404, f"there is nothing at {request.rel_url.raw_path!r}{there}")
         case web.HTTPRequestEntityTooLarge():
             return ApiError(413, "the request's body is too large; shorten it", close=True)

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import msgspec
 from aiohttp import web
@@ -16,7 +16,7 @@ from scheduler.stream import SLICE, Wakeups
 from scheduler.submission import Submission
 from scheduler.wait_estimate.calibration import find_last
 from server.access import ACCESS, ALL, HOLDER
-from server.api.errors import PACED, ApiError, askable, busy, failure_error, shutting_down, unpromised
+from server.api.errors import ApiError, askable, busy, failure_error, is_refused, note_code, shutting_down, unpromised
 from server.api.health import LIFE
 from server.api.operation import OPERATION, Operation
 from server.api.output.reply import Expectation, expectation_of, write_time
@@ -79,10 +79,10 @@ class AdmissionSlot:
         self._pending.arrived -= self._counted
         self._counted = 0
 
-    def close(self, status: int) -> None:
-        """Refused calls, which are paced, count in no quota of requests."""
+    def close(self, *, refused: bool) -> None:
+        """Refused calls count in no quota of requests."""
         self.settle()
-        if status in PACED:
+        if refused:
             self._quota.forgive(self._share)
         self._quota.leave(self._share)
 
@@ -107,9 +107,10 @@ async def admit(request: web.Request, handler: Handler) -> web.StreamResponse:
         return response
     except ApiError as error:
         status = error.status
+        note_code(request, error)
         raise
     finally:
-        ticket.close(status)
+        ticket.close(refused=status == 429 or is_refused(request, status))
 
 
 Wanted = tuple[Submission, LengthQuery, Prediction | None]  # an answer, and the length that was asked for
@@ -144,7 +145,7 @@ def _refusal(error: Refused, dispatcher: Dispatcher, promised: float | None = No
     match error:
         case TooLate():
             message = f"{error}; try again later, or give it more time"
-            return busy(message, "deadline_unreachable", dispatcher.waits.retry_after())
+            return replace(busy(message, "deadline_unreachable", dispatcher.waits.retry_after()), param="deadline_ms")
         case Unpromised():
             return unpromised(error, promised or 0.0, dispatcher.now())
     return failure_error(error.failure, str(error))

@@ -19,6 +19,7 @@ from server.gateway.backend import Backend
 from server.gateway.merged import PATHS
 from server.gateway.meta import find_kept, refuse_unreadable, salted
 from server.http.proxy import is_broken, passed_headers
+from server.request_id import HEADER, request_id
 
 SALTED = PATHS | {"/v1/responses"}  # bodies may have a `cache_salt`
 
@@ -67,7 +68,8 @@ async def ask(request: web.Request, body: bytes, backend: Backend, reused: list[
     """Returns the headers; `reused` is filled where the connection was. Raises aiohttp.ClientError, and ApiError
     400."""
     app, path, query = request.app, plain_path(request), request.rel_url.raw_query_string
-    if is_broken(request.headers):
+    given = [(name, request_id(request) if name.lower() == HEADER else one) for name, one in request.headers.items()]
+    if is_broken(given):
         raise ApiError(400, "headers may hold no control characters, and nothing but UTF-8")
     if backend.salts and len(app[ACCESS].keys) > 1 and path in SALTED:
         body = await read_aside(salted, body, holder_of(request))
@@ -75,7 +77,7 @@ async def ask(request: web.Request, body: bytes, backend: Backend, reused: list[
     secret = "" if own else read_key(request.headers)
     if secret and secret in request.query.values():
         raise ApiError(400, "a key in the query would reach the backend; send it as `Authorization: Bearer KEY`")
-    given = [one for one in request.headers.items() if not (secret and secret in WORDS.split(one[1]))]
+    given = [one for one in given if not (secret and secret in WORDS.split(one[1]))]
     headers = passed_headers(given, backend.key, client_keys=own)
     if body.startswith(b"{") and request.content_type in UNTYPED:
         headers = [(name, value) for name, value in headers if name.lower() != "content-type"]
@@ -89,7 +91,7 @@ async def ask(request: web.Request, body: bytes, backend: Backend, reused: list[
     )
     if answer.status != 304 and not 200 <= answer.status < 300 and not 400 <= answer.status < 600:
         fault = f"answers {answer.status}, which is not followed"
-    elif is_broken(answer.headers):
+    elif is_broken(answer.headers.items()):
         fault = "answers with headers that cannot be passed on"
     else:
         return answer

@@ -171,6 +171,14 @@ class PossibleCall(msgspec.Struct, frozen=True):
                 raise invalid(name, "must be at least 1", None if name == "max_tokens" else "invalid_value")
 
 
+# null, which counts as absent, is none of the server's types
+WANTED = {
+    "messages: Expected `array | null`": "messages: Expected `array`",
+    "prompt: Expected `str | object | array | null`": "prompt: Expected `str | array`",
+    "input: Expected `str | array | null`": "input: Expected `str | array`",
+}
+
+
 def read_meta(body: bytes) -> CallMeta:
     """Raises ApiError 400 for invalid JSON."""
     meta = parse(body, CallMeta)

@@ -1,7 +1,8 @@
 """Reads, queues and forwards a call, bytes unchanged both ways."""
 
 import asyncio
-from collections.abc import Iterator
+import re
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from typing import NoReturn
 
@@ -16,7 +17,7 @@ from scheduler.programs.recognizer import Signs
 from scheduler.request import Request
 from scheduler.submission import Known
 from server.access import spend_tokens
-from server.api.errors import ApiError
+from server.api.errors import ApiError, reword_errors
 from server.api.input.body import hold_body, parse
 from server.api.input.program import PROGRAMS, read_signs
 from server.api.input.promise import HEADER, ask_for, read_header
@@ -31,6 +32,7 @@ from server.gateway.merged import as_stream
 from server.gateway.meta import (
     BYTES_PER_TOKEN,
     MOST_PROMPT,
+    WANTED,
     CallMeta,
     PossibleCall,
     read_meta,
@@ -39,6 +41,7 @@ from server.gateway.meta import (
 )
 from server.gateway.passage import PASSAGES, ProxiedCall
 from server.gateway.sending import refuse_estimate, send_at_once, send_streamed
+from server.http.operations import OPERATIONS
 
 UNSTATED = 4096  # tokens of an answer without max_tokens
 
@@ -118,7 +121,8 @@ def _read(body: bytes, request: web.Request) -> tuple[CallMeta, tuple[int, ...],
         return CallMeta(max_tokens=1, prompt=Raw(body)), (), 1, Signs(), body, None
     meta, fields = read_meta(body), check_body(body, request)
     if meta.promise is not None or HEADER in request.headers or not request[OPERATION].generates:  # estimated
-        parse(body, PossibleCall).check()
+        with reword_errors({}, WANTED):
+            parse(body, PossibleCall).check()
     with refuse_unreadable(body):
         signs = read_signs(body, request.headers, meta)
         if meta.promise is not None:
@@ -179,8 +183,14 @@ async def refuse_method(request: web.Request) -> NoReturn:
         if not known.canonical.startswith("/v1/{") and (methods := (await known.resolve(request))[1]):
             raise web.HTTPMethodNotAllowed(request.method, methods)
     if path.split("/")[2] in KEEPING or request.app[BACKENDS].pass_unknown:
-        raise web.HTTPMethodNotAllowed(request.method, PASSED)
+        raise web.HTTPMethodNotAllowed(request.method, _methods(path))
     raise ApiError(404, f"{path} is none of the paths that are passed on (GET / lists them; --pass-unknown)")
+
+
+def _methods(path: str) -> Collection[str]:
+    """Of the server; all that are passed on where it has no such path."""
+    found = {one.method.upper() for one in OPERATIONS if re.fullmatch(re.sub(r"\{id\}", "[^/]+", one.path), path)}
+    return found | ({"HEAD"} if "GET" in found else set()) or PASSED
 
 
 async def pass_short(request: web.Request) -> web.StreamResponse:

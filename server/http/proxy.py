@@ -22,8 +22,8 @@ KEYS = frozenset({"authorization", "x-api-key", "api-key"})
 BROKEN = re.compile("[\x00-\x08\x0a-\x1f\x7f\ud800-\udfff]")  # control characters, and invalid UTF-8
 
 
-def is_broken(headers: Mapping[str, str]) -> bool:
-    return any(BROKEN.search(value) for value in headers.values())
+def is_broken(headers: Iterable[tuple[str, str]]) -> bool:
+    return any(BROKEN.search(value) for _, value in headers)
 
 
 def without(headers: Iterable[tuple[str, str]], names: frozenset[str]) -> list[tuple[str, str]]:

@@ -21,7 +21,7 @@ from server import access, embeddings
 from server.api import health, openapi, register, ticket
 from server.api.batches.asker import ModelAsker
 from server.api.embeddings import EMBEDDER
-from server.api.errors import PACED, ApiError, error_code, error_response, errors_as_json
+from server.api.errors import ApiError, error_code, error_response, errors_as_json, is_refused
 from server.api.input import program, refused, structured
 from server.api.operation import BY_HANDLER, NOWHERE, OPERATION, Operation
 from server.api.output import reply, sse
@@ -165,7 +165,7 @@ async def log_requests(request: web.Request, handler: Handler) -> web.StreamResp
     request[OPERATION] = request.app[BY_HANDLER].get(request.match_info.handler, NOWHERE)
     try:
         response = await handler(request)
-        if response.status in PACED:
+        if is_refused(request, response.status):
             await _pace(request)
         status = str(response.status)
         return response

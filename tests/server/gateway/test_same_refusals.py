@@ -1,11 +1,14 @@
 """Wrong values get the same status, `param` and `code` from a gateway as from the server behind it."""
 
+import asyncio
 import json
+import re
 from collections.abc import Mapping
 from typing import Any
 
 import pytest
 
+from server.http.operations import OPERATIONS
 from tests.server.gateway.backends import Gateway, gateway
 from tests.server.gateway.test_hostile import Hostile
 from tests.server.live import NO_HEADERS, Live, bearer, chat_body, live_server
@@ -68,6 +71,51 @@ async def test_no_time_is_estimated_for_a_call_that_the_server_refuses() -> None
 
 
 BEHIND = (chat_body(model="nope"), chat_body(temperature=9), {"prompt": [10**9]}, {"prompt": [1] * 5000})
+
+
+async def test_a_prompt_of_another_type_is_refused_in_the_server_s_words() -> None:
+    """A gateway wanted `array | null` for what may not be null."""
+    async with live_server() as live, gateway(f"{live.url}/v1") as gate:
+        wrong: list[dict[str, Any]] = [{"messages": "x"}, {"messages": {}}, {"prompt": 5}, {"input": 7}]
+        for body in wrong:
+            async with live.session.post(f"{live.url}/v1/estimate", json=body) as own:
+                message = (await own.json())["error"]["message"]
+            async with gate.client.post("/v1/estimate", json=body) as its:
+                assert (await its.json())["error"]["message"] == message and "null" not in message
+
+
+PLACES = ("/v1/files", "/v1/files/x", "/v1/files/x/content", "/v1/batches", "/v1/batches/x", "/v1/batches/x/cancel")
+
+
+@pytest.mark.parametrize("path", [*PLACES, "/v1/responses", "/v1/responses/x", "/v1/models/x", "/v1/requests/x"])
+async def test_a_wrong_method_is_told_the_methods_of_its_path(path: str) -> None:
+    """A gateway named all that it passes on, and a POST to an id was told that there is nothing."""
+    async with live_server() as live, gateway(f"{live.url}/v1") as gate:
+        for method in ("PUT", "PATCH", "POST"):
+            async with live.session.request(method, live.url + path, data=b"{}") as own:
+                allow = own.headers.get("Allow")
+            async with gate.client.request(method, path, data=b"{}") as its:
+                assert (its.status, its.headers.get("Allow")) == (own.status, allow)
+            assert own.status == 405 and allow or method == "POST" and "POST" in allow_of(path)
+
+
+def allow_of(path: str) -> set[str]:
+    found = (one for one in OPERATIONS if re.fullmatch(re.sub(r"{.*?}", "[^/]+", one.path), path))
+    return {one.method.upper() for one in found}
+
+
+async def test_a_request_id_that_is_no_text_is_replaced_or_shortened_alike() -> None:
+    """A gateway refused the call."""
+    async with live_server() as live, gateway(f"{live.url}/v1") as gate:
+        for sent, returned in ((b"a\xffb", b"ab"), (b"x" * 500, b"x" * 128)):
+            for port in (live.port, gate.client._base_url.port):  # type: ignore[union-attr]
+                reader, writer = await asyncio.open_connection("127.0.0.1", port)
+                body = json.dumps(chat_body(max_tokens=2)).encode()
+                head = b"POST %b HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\nX-Request-Id: %b\r\n"
+                writer.write(head % (CHAT.encode(), sent) + b"Content-Length: %d\r\n\r\n%b" % (len(body), body))
+                told = await reader.read()
+                writer.close()
+                assert told.startswith(b"HTTP/1.1 200 ") and b"\r\nx-request-id: %b\r\n" % returned in told.lower()
 
 
 async def test_no_time_is_estimated_behind_two_gateways_either() -> None:

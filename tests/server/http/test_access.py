@@ -166,6 +166,8 @@ REFUSED: list[tuple[str, dict[str, object], int]] = [
     ("/v1/completions", {"prompt": "x" * 100_000}, 400),
     ("/v1/messages", {"messages": []}, 400),
     ("/v1/estimate", {}, 400),
+    (CHAT, chat_body(promise={"within_ms": 0.001}), 503),
+    (CHAT, chat_body(deadline_ms=0.001), 504),
 ]
 
 
@@ -178,6 +180,14 @@ async def test_a_call_that_is_refused_uses_no_quota_up(path: str, body: dict[str
             ("/tokenize", {"prompt": "x"}) if "estimate" in path else (CHAT, chat_body())
         )
         assert [(await live.post(*good))[0] for _ in range(3)] == [200, 200, 429]
+
+
+async def test_a_stream_whose_deadline_passes_before_its_first_token_uses_no_quota_up() -> None:
+    async with live_server(admission=Admission(requests_per_minute=2)) as live:
+        for _ in range(5):
+            (event,) = await live.stream_chat(deadline_ms=0.001)
+            assert event["error"]["code"] == "deadline_exceeded"
+        assert [(await live.post(CHAT, chat_body()))[0] for _ in range(3)] == [200, 200, 429]
 
 
 def test_of_requests_at_one_time_only_the_refused_one_is_forgiven() -> None:

@@ -131,6 +131,7 @@ async def test_a_deadline_that_cannot_be_met_beside_others_is_429_and_alone_504(
     live.dispatcher.waits.retry_after = lambda: 3.0  # type: ignore[method-assign]
     status, error, headers = await refusal(live, deadline_ms=0.001)
     assert (status, error["code"], headers["Retry-After"]) == (429, "deadline_unreachable", "3")
+    assert error["param"] == "deadline_ms"
 
 
 async def test_a_deadline_that_passes_in_the_queue_is_504(live: Live) -> None:
@@ -142,7 +143,8 @@ async def test_a_deadline_that_passes_in_the_queue_is_504(live: Live) -> None:
     status, error, _ = await whole
     assert (status, error["type"], error["code"]) == (504, "DeadlineExceededError", "deadline_exceeded")
     (event,) = await streamed
-    assert event["error"]["code"] == "deadline_exceeded"
+    assert (event["error"]["code"], event["error"]["param"]) == ("deadline_exceeded", error["param"])
+    assert error["param"] == "deadline_ms"
 
 
 HALF_A_BODY = b"POST %b HTTP/1.1\r\nHost: test\r\nContent-Length: 90000\r\n\r\n{" % CHAT.encode()
