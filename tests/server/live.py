@@ -73,28 +73,48 @@ class Live:
         assert status == 200, reply
         return reply
 
+    async def refused(self, path: str, body: object, status: int = 400, **headers: str) -> dict[str, Any]:
+        """The error of an answer that must be refused so."""
+        found, reply = await self.post(path, body, **headers)
+        assert found == status, reply
+        error: dict[str, Any] = reply["error"]
+        return error
+
+    async def begin(
+        self, path: str, body: dict[str, Any], rows: int = 1, **headers: str
+    ) -> asyncio.Task[tuple[int, Any]]:
+        """A call under way, in a task of its own, once the dispatcher has so many rows of it."""
+        wanted = len(self.dispatcher.submitted) + rows
+        task = asyncio.create_task(self.post(path, body, **headers))
+        await self.dispatcher.until(lambda: len(self.dispatcher.submitted) >= wanted)
+        return task
+
     async def chat(self, **fields: object) -> Any:
         return await self.obtain("/v1/chat/completions", chat_body(**fields))
 
     async def complete(self, **fields: object) -> Any:
         return await self.obtain("/v1/completions", fields)
 
-    async def stream(self, path: str, body: dict[str, object], headers: Mapping[str, str] = NO_HEADERS) -> list[Any]:
-        """All events of a streamed answer, the end marker checked and left out."""
+    @asynccontextmanager
+    async def streaming(
+        self, path: str, body: dict[str, Any], headers: Mapping[str, str] = NO_HEADERS
+    ) -> AsyncIterator[aiohttp.StreamReader]:
+        """A streamed answer that has begun."""
         data = orjson.dumps(body | {"stream": True})
         async with self.session.post(self.url + path, data=data, headers=headers) as response:
             assert response.status == 200, await response.text()
             assert response.headers["Content-Type"] == "text/event-stream; charset=utf-8"
-            return parse_events(await response.read())
+            yield response.content
 
-    async def stream_named(
-        self, path: str, body: dict[str, object], headers: Mapping[str, str] = NO_HEADERS
-    ) -> list[Any]:
+    async def stream(self, path: str, body: dict[str, Any], headers: Mapping[str, str] = NO_HEADERS) -> list[Any]:
+        """All events of a streamed answer, the end marker checked and left out."""
+        async with self.streaming(path, body, headers) as content:
+            return parse_events(await content.read())
+
+    async def stream_named(self, path: str, body: dict[str, Any], headers: Mapping[str, str] = NO_HEADERS) -> list[Any]:
         """All events of a streamed answer whose events tell their kind; checks that the framing tells it too."""
-        asked = orjson.dumps(body | {"stream": True})
-        async with self.session.post(self.url + path, data=asked, headers=headers) as response:
-            assert response.status == 200, await response.text()
-            frames = (await response.read()).decode().split("\n\n")
+        async with self.streaming(path, body, headers) as content:
+            frames = (await content.read()).decode().split("\n\n")
         assert frames.pop() == ""
         events = []
         for frame in frames:
@@ -116,6 +136,13 @@ class Live:
             writer.close()
             with suppress(ConnectionError):
                 await writer.wait_closed()
+
+    async def exchange(self, sent: bytes) -> tuple[bytes, bytes]:
+        """Head and body of what a bare connection gets until the server ends it."""
+        async with self.connect() as (reader, writer):
+            writer.write(sent)
+            head, _, body = (await reader.read()).partition(b"\r\n\r\n")
+        return head, body
 
 
 def bearer(key: str) -> dict[str, str]:

@@ -127,11 +127,6 @@ async def test_the_servers_default_bounds_answers_whose_request_names_no_limit()
     assert [request.sampling.max_tokens for request in live.dispatcher.submitted] == [2, 2, 2, 9, 16]
 
 
-async def test_unknown_fields_and_nulls_are_accepted(live: Live) -> None:
-    nulls = dict.fromkeys(["temperature", "stop", "n", "seed", "logit_bias", "stream_options", "tools", "logprobs"])
-    await live.chat(nonsense={"a": [1]}, user="me", tool_choice="none", response_format={"type": "text"}, **nulls)
-
-
 async def test_priority_and_a_deadline_from_the_arrival_on_reach_the_dispatcher_for_every_answer(live: Live) -> None:
     await live.chat(deadline_ms=2500, n=2, priority=-3)
     await live.chat()

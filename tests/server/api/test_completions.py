@@ -60,53 +60,35 @@ async def test_logprobs_are_four_lists_of_one_length(live: Live) -> None:
     }
 
 
-async def test_logprobs_of_zero_tell_no_alternatives(live: Live) -> None:
-    reply = await live.complete(prompt="p", logprobs=0, max_tokens=1)
-    assert reply["choices"][0]["logprobs"]["top_logprobs"] is None
-
-
 async def test_echo_puts_the_prompt_in_front_with_its_logprobs(live: Live) -> None:
-    reply = await live.complete(prompt="é", echo=True, logprobs=0, max_tokens=2)
-    choice = reply["choices"][0]
+    (choice,) = (await live.complete(prompt="é", echo=True, logprobs=0, max_tokens=2))["choices"]
     assert choice["text"] == "éGr"
     assert choice["logprobs"]["token_logprobs"] == [None, -0.5, -0.5, -0.5]
+    assert choice["logprobs"]["top_logprobs"] is None, "0 asks for no alternatives"
     # The prompt's character has two tokens: the second begins nothing, so what follows stands at 1.
     assert choice["logprobs"]["text_offset"] == [0, 1, 1, 2]
+    assert (await live.complete(prompt=[72, 105], echo=True, max_tokens=1))["choices"][0]["text"] == "HiG"
 
 
-async def test_echo_of_token_ids_is_their_text(live: Live) -> None:
-    reply = await live.complete(prompt=[72, 105], echo=True, max_tokens=1)
-    assert reply["choices"][0]["text"] == "HiG"
-
-
-@pytest.mark.parametrize("stream", [False, True])
-async def test_echo_without_tokens_only_scores_the_prompt(live: Live, stream: bool) -> None:
+async def test_echo_without_tokens_only_scores_the_prompt(live: Live) -> None:
     fields: dict[str, object] = {"prompt": "Hi", "echo": True, "logprobs": 1, "max_tokens": 0}
-    if stream:
-        options = {"include_usage": True}
-        choices, closing = await live.stream("/v1/completions", {**fields, "stream_options": options})
-        usage = closing["usage"]
-    else:
-        choices = await live.complete(**fields)
-        usage = choices["usage"]
-    (choice,) = choices["choices"]
-    assert choice["text"] == "Hi"
-    assert choice["finish_reason"] == "length"
-    assert choice["logprobs"]["tokens"] == ["H", "i"]
-    assert usage == usage_of(2, 0)
+    whole = await live.complete(**fields)
+    options = {"stream_options": {"include_usage": True}}
+    streamed, closing = await live.stream("/v1/completions", fields | options)
+    for choices, usage in ((whole["choices"], whole["usage"]), (streamed["choices"], closing["usage"])):
+        (choice,) = choices
+        assert (choice["text"], choice["finish_reason"], choice["logprobs"]["tokens"]) == ("Hi", "length", ["H", "i"])
+        assert usage == usage_of(2, 0)
 
 
 async def test_prompt_logprobs_come_with_each_choice(live: Live) -> None:
-    reply = await live.complete(prompt=["ab", "c"], prompt_logprobs=0, max_tokens=1)
-    lengths = [len(choice["prompt_logprobs"]) for choice in reply["choices"]]
-    assert lengths == [2, 1]
-    assert reply["choices"][0]["logprobs"] is None
+    choices = (await live.complete(prompt=["ab", "c"], prompt_logprobs=0, max_tokens=1))["choices"]
+    assert [len(choice["prompt_logprobs"]) for choice in choices] == [2, 1] and choices[0]["logprobs"] is None
 
 
 async def test_of_several_prompts_the_one_that_is_too_long_is_named(live: Live) -> None:
     """Only those of token ids, or of very many characters, were."""
     several: list[list[object]] = [["a", "x" * 256], ["a", "x" * 1000], [[1], [1] * 256]]
     for prompts in several:
-        status, reply = await live.post("/v1/completions", {"prompt": prompts})
-        assert (status, reply["error"]["param"]) == (400, "prompt")
-        assert reply["error"]["message"].startswith("prompt[1]: has ")
+        error = await live.refused("/v1/completions", {"prompt": prompts})
+        assert error["param"] == "prompt" and error["message"].startswith("prompt[1]: has ")

@@ -1,6 +1,5 @@
 """Estimates of calls: before they are made, in answers, in headers; and only for clients that ask."""
 
-import asyncio
 from collections.abc import Mapping
 from typing import Any
 
@@ -31,42 +30,37 @@ async def measured(live: Live) -> None:
         await live.chat()
 
 
-BODIES = [
-    chat_body(max_tokens=8, prompt=None, input=None),
-    {"prompt": "user:Hi\nassistant:", "max_tokens": 8},
-    {"input": "Hi"},
-]
-
-
-@pytest.mark.parametrize("body", BODIES)
+@pytest.mark.parametrize(
+    "body",
+    [chat_body(max_tokens=8, prompt=None, input=None), {"prompt": "user:Hi\nassistant:"}, {"input": "Hi"}],
+    ids=["chat", "completion", "response"],
+)
 async def test_the_body_of_each_generating_call_is_estimated_and_not_queued(live: Live, body: dict[str, Any]) -> None:
     await measured(live)
     submitted = len(live.dispatcher.submitted)
-    status, told, _ = await ask(live, ESTIMATE, body)
-    assert status == 200
-    assert told["prompt_tokens"] == len("user:Hi\nassistant:") and told["cached_tokens"] == 0
-    assert told["place"] == 1 and told["expected_wait_s"] == 0.0
+    told = await live.obtain(ESTIMATE, body)
+    place = {"prompt_tokens": len("user:Hi\nassistant:"), "cached_tokens": 0, "place": 1, "expected_wait_s": 0.0}
+    assert {name: told[name] for name in place} == place
     end = told["expected_completion_s"]
     assert 0 <= end["low"] <= end["median"] <= end["high"] and end["high"] > 0
     assert len(live.dispatcher.submitted) == submitted and live.dispatcher.table.requests_waiting == 0
 
 
 async def test_an_estimate_counts_what_waits_and_all_answers_that_are_asked_for(live: Live) -> None:
-    status, idle, _ = await ask(live, ESTIMATE, {"prompt": ["one", "four"], "n": 2, "max_tokens": 8})
-    assert status == 200 and idle["prompt_tokens"] == len("one" + "four")
+    idle = await live.obtain(ESTIMATE, {"prompt": ["one", "four"], "n": 2, "max_tokens": 8})
+    assert idle["prompt_tokens"] == len("one" + "four")
     assert idle["predicted_tokens"] is None and idle["expected_completion_s"] is None
     await measured(live)
     live.dispatcher.crowd(waiting=5)
-    _, busy, _ = await ask(live, ESTIMATE, chat_body())
-    assert busy["place"] == 6
+    assert (await live.obtain(ESTIMATE, chat_body()))["place"] == 6
     live.dispatcher.release()
 
 
 async def test_an_estimate_is_given_while_the_queue_is_full() -> None:
     async with live_server(max_num_queued_reqs=0) as live:
         live.dispatcher.crowd(waiting=2)
-        assert (await ask(live, CHAT, chat_body()))[0] == 429
-        assert (await ask(live, ESTIMATE, chat_body()))[0] == 200
+        await live.refused(CHAT, chat_body(), 429)
+        await live.obtain(ESTIMATE, chat_body())
         live.dispatcher.release()
 
 
@@ -83,76 +77,73 @@ REFUSED = [
 
 @pytest.mark.parametrize(("body", "param"), REFUSED)
 async def test_what_a_call_is_refused_for_the_estimate_is_too(live: Live, body: dict[str, Any], param: str) -> None:
-    status, told, _ = await ask(live, ESTIMATE, body)
-    assert (status, told["error"]["param"]) == (400, param)
+    told = await live.refused(ESTIMATE, body)
+    assert told["param"] == param
     if "input" in body and param != "messages":
-        assert (await ask(live, "/v1/responses", body))[1] == told
+        assert await live.refused("/v1/responses", body) == told
 
 
 async def test_an_estimate_draws_no_seed() -> None:
     seeds = iter(range(100))
     async with live_server(next_seed=lambda: next(seeds)) as live:
-        await ask(live, ESTIMATE, chat_body(n=3))
-        assert next(seeds) == 0
+        await live.obtain(ESTIMATE, chat_body(n=3))
+    assert next(seeds) == 0
 
 
-class AskedHistory:
+class AskedHistory(LengthHistory):
     """Lengths by the history alone, as a server without a forest predicts them."""
 
-    def __init__(self) -> None:
-        self.history = LengthHistory()
-
     async def predict(self, query: LengthQuery, sampling: SamplingParams) -> Prediction | None:
-        length = self.history.expect(query.scope, query.instruction)
+        length = self.expect(query.scope, query.instruction)
         return None if length is None else Prediction(length, Source.HISTORY)
 
     def note(self, request: Request, query: LengthQuery, prediction: Prediction | None, revise: Revise) -> None:
-        self.history.add(query.scope, query.instruction, 91)
+        self.add(query.scope, query.instruction, 91)
 
 
 async def test_a_key_or_a_salt_is_told_nothing_of_the_answers_that_others_had() -> None:
     """With one table of medians for all keys, whoever guessed a system prompt saw that it had been sent: 91 for 20."""
-    lengths, other = AskedHistory(), "a key of another client"
-    secret = chat_body(max_tokens=200)
-    secret["messages"] = [{"role": "system", "content": "The secret."}, {"role": "user", "content": "Hi"}]
-    async with live_server(keys=[KEY, other], lengths=lengths) as live:
+    other = "a key of another client"
+    plain = chat_body(max_tokens=200)
+    secret = plain | {"messages": [{"role": "system", "content": "The secret."}, {"role": "user", "content": "Hi"}]}
+    async with live_server(keys=[KEY, other], lengths=AskedHistory()) as live:
 
-        async def told(body: dict[str, Any], key: str) -> float | None:
-            found = (await live.post(ESTIMATE, body, **bearer(key)))[1]["predicted_tokens"]
-            return None if found is None else float(found["median"])
+        async def told(body: dict[str, Any], key: str) -> Any:
+            return (await live.obtain(ESTIMATE, body, **bearer(key)))["predicted_tokens"]
 
-        await ask(live, CHAT, secret, **bearer(KEY))
-        assert await told(secret, KEY) == 91
-        assert await told(secret, other) is await told(chat_body(max_tokens=200), other) is None
+        await live.obtain(CHAT, secret, **bearer(KEY))
+        assert (await told(secret, KEY))["median"] == 91
+        assert await told(secret, other) is await told(plain, other) is None
         assert await told(secret | {"cache_salt": "pepper"}, KEY) is None
 
 
 async def test_answers_tell_what_was_expected_to_those_who_ask(live: Live) -> None:
+    async def asked() -> Any:
+        return (await live.obtain(CHAT, chat_body(), x_lengthwise_estimate="1"))["metrics"]["estimate"]
+
     await measured(live)
     _, plain, headers = await ask(live, CHAT, chat_body())
     assert "estimate" not in plain["metrics"]
     assert headers["x-lengthwise-place"] == "1" and headers["x-lengthwise-expected-wait-ms"] == "0"
-    _, told = await live.post(CHAT, chat_body(), x_lengthwise_estimate="1")
-    assert told["metrics"]["estimate"]["expected_completion_s"]["median"] > 0
-    assert told["metrics"]["estimate"]["run_by"] is None
+    told = await asked()
+    assert told["expected_completion_s"]["median"] > 0 and told["run_by"] is None
     program = live.dispatcher.submitted[-1].program
     assert program is not None
     program.kind.errors.extend([0.0] * 64)
     program.kind.seconds = 1000.0
-    _, told = await live.post(CHAT, chat_body(), x_lengthwise_estimate="1")
-    assert told["metrics"]["estimate"]["run_by"] > told["metrics"]["estimate"]["by"]
+    told = await asked()
+    assert told["run_by"] > told["by"]
     options: dict[str, Any] = {"stream": True, "stream_options": {"include_usage": True}}
     _, text, headers = await ask(live, CHAT, chat_body(**options), x_lengthwise_estimate="1")
     assert '"estimate":{"prompt_tokens":' in text and "x-lengthwise-place" in headers
-    status, error, _ = await ask(live, CHAT, chat_body(), x_lengthwise_estimate="yes")
-    assert status == 400 and error["error"]["param"] == "x-lengthwise-estimate"
+    error = await live.refused(CHAT, chat_body(), x_lengthwise_estimate="yes")
+    assert error["param"] == "x-lengthwise-estimate"
 
 
 async def test_a_request_under_way_tells_what_was_expected_when_it_came(live: Live) -> None:
     await measured(live)
     live.dispatcher.crowd(waiting=2)
-    call = asyncio.create_task(ask(live, CHAT, chat_body(), X_Request_Id="mine"))
-    await live.dispatcher.until(lambda: len(live.dispatcher.submitted) == 4)
+    call = await live.begin(CHAT, chat_body(), X_Request_Id="mine")
     assert (await live.get("/v1/requests/mine")).json["estimate"]["place"] == 3
     live.dispatcher.release()
     await call
@@ -160,19 +151,18 @@ async def test_a_request_under_way_tells_what_was_expected_when_it_came(live: Li
 
 async def test_a_client_is_its_key_or_its_address_and_who_it_says_it_is(live: Live) -> None:
     for fields in ({}, {"user": "ann"}, {"user": "bob"}):
-        await ask(live, CHAT, chat_body(**fields))
+        await live.chat(**fields)
     address, ann, bob = (request.client for request in live.dispatcher.submitted)
     assert address.startswith("address-") and ann.startswith(f"{address}/user-") and ann != bob
     assert "ann" not in ann and "127.0.0.1" not in address
     async with live_server(keys=[KEY]) as locked:
-        await ask(locked, CHAT, chat_body(user="ann"), **bearer(KEY))
+        await locked.obtain(CHAT, chat_body(user="ann"), **bearer(KEY))
     assert [locked.dispatcher.submitted[0].client] == list(Keyring([KEY]).shares)
 
 
 async def test_a_large_body_is_bounded_and_told_of_as_that_of_the_call() -> None:
     async with live_server(max_body_bytes=2**22) as live:
-        many = {**chat_body(), "more": [[] for _ in range(2**17)]}
         for path in (CHAT, ESTIMATE):
-            status, reply, _ = await ask(live, path, many)
-            assert (status, reply["error"]["code"]) == (400, "too_many_values")
-            assert (await ask(live, path, {**chat_body(), "more": 1}))[0] == 200
+            error = await live.refused(path, chat_body(more=[[] for _ in range(2**17)]))
+            assert error["code"] == "too_many_values"
+            await live.obtain(path, chat_body(more=1))

@@ -15,6 +15,8 @@ IGNORED = "x-lengthwise-ignored"
 
 
 CONTEXT = 4096  # the words about tools fit into it
+ROOM = "x-lengthwise-max-tokens"
+TOOL: dict[str, Any] = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
 
 
 def user(text: str = "Hi") -> dict[str, object]:
@@ -65,43 +67,42 @@ def body_of(path: str, *turns: object) -> dict[str, object]:
 
 # A ceiling
 
+USER: dict[str, object] = {"messages": [user()]}
 CEILINGS: dict[str, tuple[str, dict[str, object], int]] = {
     # what: (path, body, bytes of the prompt)
-    "a chat": (CHAT, {"messages": [user()], "max_tokens": 64_000}, 18),
-    "a chat, by the newer name": (CHAT, {"messages": [user()], "max_completion_tokens": 2**63 - 1}, 18),
-    "a completion": (CHAT.replace("chat/", ""), {"prompt": "Hi", "max_tokens": 10**9}, 2),
+    "a chat": (CHAT, USER | {"max_tokens": 64_000}, 18),
+    "a chat, by the newer name": (CHAT, USER | {"max_completion_tokens": 2**63 - 1}, 18),
+    "a completion": ("/v1/completions", {"prompt": "Hi", "max_tokens": 10**9}, 2),
     "a response": (RESPONSES, {"input": "Hi", "max_output_tokens": 10**9}, 18),
-    "a message": (MESSAGES, {"messages": [user()], "max_tokens": 64_000}, 18),
+    "a message": (MESSAGES, USER | {"max_tokens": 64_000}, 18),
 }
 
 
-@pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("case", CEILINGS)
-async def test_a_ceiling_above_the_room_is_cut_and_the_cut_is_told(live: Live, case: str, stream: bool) -> None:
+async def test_a_ceiling_above_the_room_is_cut_and_the_cut_is_told(live: Live, case: str) -> None:
     """Claude Code asks for 64,000 tokens in every call, and got none."""
     path, body, prompt = CEILINGS[case]
-    reply = await live.ask("POST", path, {**body, "stream": stream})
-    assert reply.status == 200, reply.body
-    assert live.dispatcher.submitted[-1].sampling.max_tokens == 4096 - prompt
-    assert reply.headers["x-lengthwise-max-tokens"] == str(4096 - prompt)
+    for stream in (False, True):
+        reply = await live.ask("POST", path, {**body, "stream": stream})
+        assert (reply.status, reply.headers[ROOM]) == (200, str(4096 - prompt))
+        assert live.dispatcher.submitted[-1].sampling.max_tokens == 4096 - prompt
     if path != MESSAGES:
         told = await live.ask("POST", "/v1/estimate", body)
-        assert (told.status, told.headers["x-lengthwise-max-tokens"]) == (200, str(4096 - prompt))
+        assert (told.status, told.headers[ROOM]) == (200, str(4096 - prompt))
 
 
 async def test_a_ceiling_within_the_room_is_not_spoken_of(live: Live) -> None:
     for fields in ({}, {"max_tokens": 5}, {"max_tokens": 4096 - 18}):
-        reply = await live.ask("POST", CHAT, {"messages": [user()], **fields})
-        assert reply.status == 200 and "x-lengthwise-max-tokens" not in reply.headers
+        reply = await live.ask("POST", CHAT, USER | fields)
+        assert reply.status == 200 and ROOM not in reply.headers
 
 
 @pytest.mark.parametrize("case", CEILINGS)
 async def test_who_wants_the_refusal_has_it(case: str) -> None:
     path, body, _ = CEILINGS[case]
+    (name,) = (one for one in body if "tokens" in one)
     async with live_server(context_length=4096, refuse_long_max_tokens=True) as live:
-        status, reply = await live.post(path, body)
-        (name,) = (one for one in body if "tokens" in one)
-        assert status == 400 and reply["error"]["message"].startswith(f"{name}: the prompt has "), reply
+        assert (await live.refused(path, body))["message"].startswith(f"{name}: the prompt has ")
 
 
 # Calls and what else was said
@@ -137,54 +138,45 @@ class KnowingText(FakeText):
     """A template that words tools itself."""
 
     takes_tools = True
-
-    def __init__(self) -> None:
-        self.seen: list[Mapping[str, Any]] = []
-
-    def refuse(self, turns: Sequence[Mapping[str, Any]]) -> str | None:
-        """Why these turns cannot be worded."""
-        return None
+    wants_objects = False
 
     def encode_turns(self, messages: Sequence[Mapping[str, Any]], **options: Any) -> tuple[list[int], slice, slice]:
-        if (reason := self.refuse(messages)) is not None:
-            raise TextError(reason)
-        self.seen = [*messages]
-        options.pop("tools")
+        calls = [call["function"]["arguments"] for turn in messages for call in turn.get("tool_calls", ())]
+        if self.wants_objects and not all(isinstance(one, dict) for one in calls):
+            raise TextError("Can only get item pairs from a mapping.")
+        self.seen, self.tools = [*messages], [*options.pop("tools")]
         return super().encode_turns(messages, **options)
 
 
-OBJECTS = [
-    ('{"n": 36893488147419103233}', {"n": 36893488147419103233}),
-    ('{"place": "Par', '{"place": "Par'),
-    ("[1]", "[1]"),
-    ('{"a":' * 5000 + "1" + "}" * 5000, '{"a":' * 5000 + "1" + "}" * 5000),
-    (orjson.dumps({"t": "x" * 80_000}).decode(), {"t": "x" * 80_000}),
+class ItemsText(KnowingText):
+    """One that goes through the arguments of calls."""
+
+    wants_objects = True
+
+
+DEEP = '{"a":' * 5000 + "1" + "}" * 5000
+OBJECTS: list[tuple[type[KnowingText], str, object]] = [
+    (KnowingText, '{"n": 36893488147419103233}', {"n": 36893488147419103233}),
+    *((KnowingText, one, one) for one in ('{"place": "Par', "[1]", DEEP)),
+    (KnowingText, orjson.dumps({"t": "x" * 80_000}).decode(), {"t": "x" * 80_000}),
+    (ItemsText, '{"place": "Par', {"arguments": '{"place": "Par'}),
 ]
 
 
-@pytest.mark.parametrize(("given", "seen"), OBJECTS)
-async def test_templates_get_an_object_where_it_is_one(given: str, seen: object) -> None:
-    text = KnowingText()
+@pytest.mark.parametrize(("kind", "given", "seen"), OBJECTS)
+async def test_templates_get_an_object_where_it_is_one_or_must_be(
+    kind: type[KnowingText], given: str, seen: object
+) -> None:
+    text = kind()
     async with live_server(text=text, context_length=200_000) as live:
-        await live.chat(messages=past(given))
-    (call,) = text.seen[1]["tool_calls"]
-    assert call["function"] == {"name": "f", "arguments": seen}
-
-
-class ItemsText(KnowingText):
-    """A template that goes through the arguments of calls."""
-
-    def refuse(self, turns: Sequence[Mapping[str, Any]]) -> str | None:
-        calls = [call for turn in turns for call in turn.get("tool_calls", ())]
-        texts = any(not isinstance(call["function"]["arguments"], dict) for call in calls)
-        return "Can only get item pairs from a mapping." if texts else None
-
-
-async def test_a_template_that_must_have_an_object_gets_one() -> None:
-    text = ItemsText()
-    async with live_server(text=text, context_length=4096) as live:
-        await live.chat(messages=past('{"place": "Par'))
-    assert text.seen[1]["tool_calls"][0]["function"]["arguments"] == {"arguments": '{"place": "Par'}
+        await live.chat(messages=past(given), tools=[TOOL])
+    called = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": seen}}
+    assert text.seen == [
+        user(),
+        {"role": "assistant", "content": "", "tool_calls": [called]},
+        result("bad", name="f"),
+    ]
+    assert text.tools == [TOOL]
 
 
 async def test_templates_get_names_and_reasoning() -> None:
@@ -195,15 +187,13 @@ async def test_templates_get_names_and_reasoning() -> None:
         names, thoughts = ([one.get(name) for one in text.seen] for name in ("name", "reasoning_content"))
         assert names == [None, None, "f", "g", "bob", None, None]
         assert thoughts == [None, "why", None, None, None, "b", None]
-        thinking = {"type": "thinking", "thinking": "why", "signature": ""}
-        await live.post(MESSAGES, body_of(MESSAGES, user(), turn(thinking, written("a")), user()))
-        assert text.seen[1] == {"role": "assistant", "content": "a", "reasoning_content": "why"}
-        for reasoning in (
-            {"content": [written("why", "reasoning_text")], "summary": []},
-            {"summary": [written("why", "summary_text")]},
+        reasoning = {"type": "reasoning", "id": "rs_1", "summary": []}
+        for path, turns in (
+            (MESSAGES, [turn({"type": "thinking", "thinking": "why", "signature": ""}, written("a"))]),
+            (RESPONSES, [reasoning | {"content": [written("why", "reasoning_text")]}, answer("a")]),
+            (RESPONSES, [reasoning | {"summary": [written("why", "summary_text")]}, answer("a")]),
         ):
-            thought = {"type": "reasoning", "id": "rs_1", **reasoning}
-            await live.post(RESPONSES, body_of(RESPONSES, user(), thought, answer("a"), user()))
+            await live.obtain(path, body_of(path, user(), *turns, user()))
             assert text.seen[1] == {"role": "assistant", "content": "a", "reasoning_content": "why"}
 
 
@@ -246,7 +236,10 @@ def calling(name: str, arguments: str, result: str | None = None) -> str:
     return call if result is None else f"{call}\n</tool_call>\nuser:<tool_response>\n{result}"
 
 
-OLDER = answer(None, function_call={"name": "f", "arguments": "{}"}), {"role": "function", "name": "f", "content": "20"}
+OLDER = [
+    answer(None, function_call={"name": "f", "arguments": "{}"}),
+    {"role": "function", "name": "f", "content": "20"},
+]
 SHELL = (
     {"type": "local_shell_call", "call_id": "c", "action": {"command": ["ls"]}, "status": "completed"},
     {"type": "shell_call_output", "call_id": "c", "output": [{"stdout": "a.txt"}]},
@@ -259,6 +252,8 @@ SEARCH = (
 REFUSAL = {"type": "refusal", "refusal": "No."}
 CLOSED = {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "x"}
 
+CUSTOM = called(type="custom", custom={"name": "f", "input": "ls"})
+THINKING = {"type": "thinking", "thinking": "?"}
 SAID: dict[str, tuple[str, Sequence[object], str]] = {
     # what: (path, turns before the last, what of them is read)
     "unknown fields": (CHAT, [answer("A", audio=None, x=[{}])], "assistant:A"),
@@ -269,11 +264,7 @@ SAID: dict[str, tuple[str, Sequence[object], str]] = {
     "a part that refuses": (CHAT, [turn(REFUSAL)], "assistant:No."),
     "a result of nothing": (CHAT, [*past("{}")[1:2], result(None)], "<tool_response>\n\n</tool_response>"),
     "an older call": (CHAT, OLDER, calling("f", "{}", "20")),
-    "a custom call": (
-        CHAT,
-        [called(type="custom", custom={"name": "f", "input": "ls"})],
-        calling("f", '{"input":"ls"}'),
-    ),
+    "a custom call": (CHAT, [CUSTOM], calling("f", '{"input":"ls"}')),
     "a call without a name": (CHAT, [called(function={"name": "", "arguments": "{}"})], calling("", "{}")),
     "a call of a long name": (MESSAGES, [used({}, "f" * 300)], calling("f" * 300, "{}")),
     "an item of a null type": (RESPONSES, [{"type": None, "role": "assistant", "content": "A"}], "assistant:A"),
@@ -282,14 +273,10 @@ SAID: dict[str, tuple[str, Sequence[object], str]] = {
     "a server of tools": (RESPONSES, [ROLL], calling("roll", '{"d":6}', "4")),
     "a message that refuses": (RESPONSES, [{"type": "message", **turn(REFUSAL)}], "assistant:No."),
     # what is ignored, and named as that
-    "messages[1].content[0].thinking": (
-        CHAT,
-        [turn({"type": "thinking", "thinking": "?"}, written("A"))],
-        "assistant:A",
-    ),
+    "messages[1].content[0].thinking": (CHAT, [turn(THINKING, written("A"))], "assistant:A"),
     "input[1].web_search_call": (RESPONSES, [{"type": "web_search_call", "id": "ws_1", "action": {}}], ""),
     "input[1].abcd": (RESPONSES, [{"type": "a b\r\nc: d", "output": {}}], ""),
-    "messages[1].content[0].server_tool_use, messages[1].content[1].web_search_tool_result": (
+    ", ".join(f"messages[1].content[{place}].{one['type']}" for place, one in enumerate(SEARCH)): (
         MESSAGES,
         [turn(*SEARCH, written("A"))],
         "assistant:A",
@@ -329,18 +316,13 @@ class LeadingText(StrictText):
     system = True
 
 
-WEATHER = {"name": "w", "parameters": {"type": "object"}}
+FLAT = {"type": "function", **TOOL["function"]}
+DEVELOPERS = [{"role": "developer", "content": one} for one in "ab"]
 STRICT: dict[str, tuple[str, dict[str, object]]] = {
-    "tools alone": (CHAT, {"messages": [user()], "tools": [{"type": "function", "function": WEATHER}]}),
+    "tools alone": (CHAT, USER | {"tools": [TOOL]}),
     "a result and the user": (CHAT, {"messages": [*past("{}"), user("and?")]}),
-    "instructions and tools": (
-        RESPONSES,
-        {"instructions": "a", "input": "b", "tools": [{"type": "function", **WEATHER}]},
-    ),
-    "two developers": (
-        RESPONSES,
-        body_of(RESPONSES, *({"role": "developer", "content": one} for one in "ab"), user(), user()),
-    ),
+    "instructions and tools": (RESPONSES, {"instructions": "a", "input": "b", "tools": [FLAT]}),
+    "two developers": (RESPONSES, body_of(RESPONSES, *DEVELOPERS, user(), user())),
     "a result, a text": (MESSAGES, body_of(MESSAGES, user(), used({}, "w"), back("20", written("?")))),
     "the user twice": (MESSAGES, body_of(MESSAGES, user(), user("there"))),
     "a system between": (MESSAGES, {"system": "a", **body_of(MESSAGES, user(), {"role": "system", "content": "b"})}),
@@ -365,17 +347,18 @@ async def test_messages_of_one_role_are_one_turn(live: Live) -> None:
 
 async def test_stored_items_are_found_by_their_ids() -> None:
     """The AI SDK names them in its second turn."""
+    mine, other = bearer("mine"), bearer("other")
     async with live_server(keys=["mine", "other"], context_length=4096) as live:
-        _, first = await live.post(RESPONSES, {"input": "Hi"}, **bearer("mine"))
+        first = await live.obtain(RESPONSES, {"input": "Hi"}, **mine)
         (item,) = first["output"]
         said = prompt_of(live) + item["content"][0]["text"]
         for kind in ({"type": "item_reference"}, {}, {"type": None}):
             reference = {**kind, "id": item["id"]}
-            await live.obtain(RESPONSES, {"input": [user(), reference, user("b")]}, **bearer("mine"))
+            await live.obtain(RESPONSES, {"input": [user(), reference, user("b")]}, **mine)
             assert prompt_of(live) == f"{said}\nuser:b\nassistant:"
-            status, reply = await live.post(RESPONSES, {"input": [user(), reference]}, **bearer("other"))
-            assert (status, reply["error"]["code"]) == (404, "item_not_found")
+            error = await live.refused(RESPONSES, {"input": [user(), reference]}, 404, **other)
+            assert error["code"] == "item_not_found"
         further = {"input": [{"id": item["id"]}, user("b")], "previous_response_id": first["id"]}
-        await live.obtain(RESPONSES, further, **bearer("mine"))
-        status, reply = await live.post(RESPONSES, {"input": [{"id": item["id"] + "7"}]}, **bearer("mine"))
-        assert (status, reply["error"]["message"][:11]) == (404, "input[0].id")
+        await live.obtain(RESPONSES, further, **mine)
+        error = await live.refused(RESPONSES, {"input": [{"id": item["id"] + "7"}]}, 404, **mine)
+        assert error["message"].startswith("input[0].id")

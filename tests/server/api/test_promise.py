@@ -6,6 +6,7 @@ from typing import Any
 
 import orjson
 import pytest
+from aiohttp import StreamReader
 
 from scheduler.request import COVERAGE
 from scheduler.wait_estimate.expected_wait import FARTHEST
@@ -13,7 +14,7 @@ from server.api.errors import ApiError
 from server.api.input.promise import HEADER, read_header
 from server.api.output.reply import BY
 from server.config import ServeConfig
-from tests.server.api.output.test_sse import ASKED, streaming
+from tests.server.api.output.test_sse import ASKED
 from tests.server.api.test_estimate import CHAT, ESTIMATE, ask, measured
 from tests.server.gateway.backends import Backend, chat, gateway
 from tests.server.live import Live, chat_body
@@ -31,6 +32,17 @@ def moment(text: str) -> datetime:
     return datetime.fromisoformat(text)
 
 
+async def next_moment(content: StreamReader, begin: str = ": queued") -> datetime:
+    """By when the answer is there, as the next comment of a stream says."""
+    comment = (await content.readuntil(b"\n\n")).decode().strip()
+    assert comment.startswith(begin)
+    return moment(comment.rpartition(" by=")[2])
+
+
+async def estimate(live: Live, **fields: object) -> Any:
+    return await live.obtain(ESTIMATE, {**MESSAGES, **fields})
+
+
 async def test_every_answer_is_told_by_when_it_is_there_and_how_surely(live: Live) -> None:
     _, _, headers = await ask(live, CHAT, chat_body())
     assert BY not in headers, "nothing was measured"
@@ -39,79 +51,68 @@ async def test_every_answer_is_told_by_when_it_is_there_and_how_surely(live: Liv
     _, _, headers = await ask(live, CHAT, chat_body())
     assert before < moment(headers[BY]) < before + timedelta(seconds=60)
     assert headers["x-lengthwise-coverage"] == str(COVERAGE)
-    _, told, _ = await ask(live, ESTIMATE, chat_body(promise={"within_ms": 0.001, "coverage": 0.8}))
+    told = await estimate(live, promise={"within_ms": 0.001, "coverage": 0.8})
     assert moment(told["by"]) > before and told["coverage"] == 0.8 and told["refused"] == "promise_refused"
-    _, told, _ = await ask(live, ESTIMATE, chat_body(promise={"within_ms": 60_000}))
-    assert "refused" not in told
-    _, told, _ = await ask(live, ESTIMATE, MESSAGES)
-    assert (await ask(live, CHAT, {**MESSAGES, "promise": {"by": told["by"]}}))[0] == 200, "a little later"
-
-
-async def test_an_estimate_says_that_a_deadline_cannot_be_met(live: Live) -> None:
-    await measured(live)
+    assert "refused" not in await estimate(live, promise={"within_ms": 60_000})
+    told = await estimate(live)
+    await live.obtain(CHAT, {**MESSAGES, "promise": {"by": told["by"]}})  # a little later
     live.dispatcher.crowd(waiting=300)
-    _, told, _ = await ask(live, ESTIMATE, chat_body(deadline_ms=1))
-    assert told["refused"] == "deadline_unreachable"
+    assert (await estimate(live, deadline_ms=1))["refused"] == "deadline_unreachable"
 
 
 async def test_a_stream_that_asks_for_progress_is_told_by_when_it_ends(live: Live) -> None:
     await measured(live)
     live.dispatcher.crowd(waiting=2)
-    async with streaming(live, CHAT, chat_body(stream_options=ASKED)) as content:
-        comment = (await content.readuntil(b"\n\n")).decode()
-        assert comment.startswith(": queued place=3")
-        assert moment(comment.strip().rpartition(" by=")[2]) > datetime.now(UTC) - timedelta(seconds=1)
+    async with live.streaming(CHAT, chat_body(stream_options=ASKED)) as content:
+        assert await next_moment(content, ": queued place=3") > datetime.now(UTC) - timedelta(seconds=1)
         live.dispatcher.release()
 
 
 @pytest.mark.parametrize("path", [CHAT, "/v1/messages"])
 @pytest.mark.parametrize("in_header", [False, True], ids=["field", "header"])
 async def test_a_promise_that_can_be_kept_is_given_and_others_refused(live: Live, path: str, in_header: bool) -> None:
-    async def asked(**promise: Any) -> tuple[int, Any, Any]:
-        if in_header:
-            return await ask(live, path, MESSAGES, **{HEADER: orjson.dumps(promise).decode()})
-        return await ask(live, path, {**MESSAGES, "promise": promise})
+    async def asked(expected: int, **promise: Any) -> tuple[Any, Any]:
+        header = {HEADER: orjson.dumps(promise).decode()} if in_header else {}
+        status, reply, headers = await ask(
+            live, path, {**MESSAGES, **({} if header else {"promise": promise})}, **header
+        )
+        assert status == expected
+        return str(reply), headers
 
-    status, reply, headers = await asked(within_ms=60_000)
-    assert status == 503 and BY not in headers and "too little is measured yet" in str(reply)
+    said, headers = await asked(503, within_ms=60_000)
+    assert BY not in headers and "too little is measured yet" in said
     await measured(live)
-    assert (await asked(within_ms=60_000, coverage=None))[2]["x-lengthwise-coverage"] == str(COVERAGE)
-    status, _, headers = await asked(within_ms=60_000, coverage=0.9)
-    assert (status, headers["x-lengthwise-coverage"]) == (200, "0.9")
+    assert (await asked(200, within_ms=60_000, coverage=None))[1]["x-lengthwise-coverage"] == str(COVERAGE)
+    assert (await asked(200, within_ms=60_000, coverage=0.9))[1]["x-lengthwise-coverage"] == "0.9"
     assert live.dispatcher.submitted[-1].promised is not None
     later = datetime.now(UTC) + timedelta(minutes=1)
-    assert (await asked(by=later.isoformat()))[0] == 200
+    await asked(200, by=later.isoformat())
     promised = live.dispatcher.submitted[-1].promised
     assert abs(promised - live.dispatcher.now() - 60) < 5
     count = len(live.dispatcher.submitted)
-    status, reply, headers = await asked(within_ms=0.001)
-    assert status == 503 and headers["Retry-After"] == "1" and len(live.dispatcher.submitted) == count
+    said, headers = await asked(503, within_ms=0.001)
+    assert headers["Retry-After"] == "1" and len(live.dispatcher.submitted) == count
     assert headers["x-should-retry"] == "false", "SDKs ask twice more"
-    assert moment(headers[BY]) > later - timedelta(minutes=2) and headers[BY] in str(reply)
-    status, _, headers = await asked(by="2020-01-01T00:00:00Z")
-    assert status == 503 and int(headers["Retry-After"]) < 60, "from now, not from what has passed"
+    assert moment(headers[BY]) > later - timedelta(minutes=2) and headers[BY] in said
+    _, headers = await asked(503, by="2020-01-01T00:00:00Z")
+    assert int(headers["Retry-After"]) < 60, "from now, not from what has passed"
 
 
 async def test_who_asked_for_a_promise_is_told_an_earlier_time_while_it_waits_and_never_a_later(live: Live) -> None:
     await measured(live)
     live.dispatcher.crowd(waiting=300)
     body = chat_body(stream_options=ASKED, promise={"within_ms": 600_000})
-
-    async def told() -> datetime:
-        comment = (await content.readuntil(b"\n\n")).decode()
-        return moment(comment.strip().rpartition(" by=")[2])
-
-    async with streaming(live, CHAT, body) as content:
-        first = await told()
+    async with live.streaming(CHAT, body) as content:
+        first = await next_moment(content)
         one, asked = live.dispatcher.submitted[-1], live.dispatcher.submitted[-1].promised
         for ahead in [*live.dispatcher.waiting][:299]:
             live.dispatcher.cancel(ahead)
-        while (earlier := await told()) == first:
+        while (earlier := await next_moment(content)) == first:
             pass
         assert earlier < first and one.promised == asked
         live.dispatcher.crowd(waiting=0, free=0)
-        for again in (await told(), await told()):
-            assert abs(again - earlier) < timedelta(milliseconds=5)  # between two clocks
+        for _ in range(2):
+            assert abs(await next_moment(content) - earlier) < timedelta(milliseconds=5)  # between two clocks
         assert not live.dispatcher.waits.tell_again(one), "only by a fifth of what is left"
         live.dispatcher.release()
         await content.read()
@@ -123,15 +124,14 @@ async def test_each_choice_waits_behind_those_before_it_in_the_estimate_as_in_th
     await measured(live)
     live.dispatcher.crowd(waiting=0, free=1)
     count = len(live.dispatcher.submitted)
-    alone, both = [(await ask(live, ESTIMATE, {**MESSAGES, "n": n}))[1] for n in (1, 2)]
-    assert both["place"] == alone["place"] == 1 and both["expected_wait_s"] == alone["expected_wait_s"] == 0.0
-    ends = [told["expected_completion_s"]["high"] for told in (alone, both)]
-    assert ends[1] > ends[0]
-    between = {"within_ms": 500 * sum(ends)}
-    assert (await ask(live, CHAT, {**MESSAGES, "n": 2, "promise": between}))[0] == 503
+    told = [await estimate(live, n=n) for n in (1, 2)]
+    assert [(one["place"], one["expected_wait_s"]) for one in told] == [(1, 0.0)] * 2
+    alone, both = (one["expected_completion_s"]["high"] for one in told)
+    assert both > alone
+    await live.refused(CHAT, {**MESSAGES, "n": 2, "promise": {"within_ms": 500 * (alone + both)}}, 503)
     assert len(live.dispatcher.submitted) == count
     live.dispatcher.release()
-    assert (await ask(live, CHAT, {**MESSAGES, "n": 2, "promise": {"within_ms": 60_000}}))[0] == 200
+    await live.obtain(CHAT, {**MESSAGES, "n": 2, "promise": {"within_ms": 60_000}})
 
 
 UNREADABLE = [
@@ -149,14 +149,15 @@ UNREADABLE = [
 
 @pytest.mark.parametrize(("promise", "fault"), UNREADABLE)
 async def test_a_promise_that_cannot_be_read_is_refused(live: Live, promise: dict[str, Any], fault: str) -> None:
-    for status, reply, _ in (
-        await ask(live, CHAT, chat_body(promise=promise)),
-        await ask(live, CHAT, chat_body(), **{HEADER: orjson.dumps(promise).decode()}),
+    for error in (
+        await live.refused(CHAT, chat_body(promise=promise)),
+        await live.refused(CHAT, chat_body(), 400, **{HEADER: orjson.dumps(promise).decode()}),
     ):
-        assert status == 400 and fault in reply["error"]["message"]
-        assert reply["error"]["param"] in ("promise", HEADER)
-    status, reply, _ = await ask(live, CHAT, chat_body(), **{HEADER: "soon"})
-    assert (status, reply["error"]["param"]) == (400, HEADER)
+        assert error["param"] in ("promise", HEADER) and fault in error["message"]
+
+
+async def test_a_header_that_is_no_promise_is_refused(live: Live) -> None:
+    assert (await live.refused(CHAT, chat_body(), 400, **{HEADER: "soon"}))["param"] == HEADER
     with pytest.raises(ApiError, match="must be JSON in UTF-8"):
         read_header({HEADER: "\udcff"})  # as aiohttp has the byte 0xff
 
@@ -187,17 +188,19 @@ async def test_any_promise_may_be_thirty_days_ahead(live: Live) -> None:
     """`within_ms` ended at a day, `by` at thirty."""
     ahead = datetime.fromtimestamp(time.time() + FARTHEST - 60, UTC).isoformat()
     for promise in ({"within_ms": FARTHEST * 1000}, {"by": ahead}):
-        assert (await ask(live, ESTIMATE, chat_body(promise=promise)))[0] == 200
+        await estimate(live, promise=promise)
 
 
 async def test_a_gateway_tells_promises_and_refuses_those_that_it_cannot_keep() -> None:
+    calls: list[tuple[dict[str, Any], dict[str, str], int]] = [
+        ({"promise": {"within_ms": 60_000}}, {}, 200),
+        ({"promise": {"within_ms": 0.001}}, {}, 503),
+        ({}, {HEADER: '{"within_ms": 0.001}'}, 503),
+        ({"promise": "soon"}, {}, 400),
+    ]
     async with gateway(Backend(waits=False)) as gate:
         gate.measure()
-        async with gate.client.post(CHAT, json=chat(promise={"within_ms": 60_000})) as answer:
-            assert answer.status == 200 and BY in answer.headers
-        for fields, headers in (({"promise": {"within_ms": 0.001}}, {}), ({}, {HEADER: '{"within_ms": 0.001}'})):
+        for fields, headers, status in calls:
             async with gate.client.post(CHAT, json=chat(**fields), headers=headers) as answer:
-                assert answer.status == 503 and BY in answer.headers
-                assert (await answer.json())["error"]["code"] == "promise_refused"
-        async with gate.client.post(CHAT, json=chat(promise="soon")) as answer:
-            assert answer.status == 400
+                assert answer.status == status and (BY in answer.headers) == (status != 400)
+                assert status != 503 or (await answer.json())["error"]["code"] == "promise_refused"

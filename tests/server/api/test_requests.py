@@ -4,13 +4,12 @@ import asyncio
 import itertools
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
+from unittest.mock import Mock
 
 import orjson
 import pytest
 
 from scheduler.clock import background
-from scheduler.request import Request
-from scheduler.wait_estimate.places import Explanation
 from server.api import register as requests
 from server.api.register import Register
 from server.api.request_status import RequestStatus
@@ -18,34 +17,34 @@ from tests.server.fakes import ANSWER, endless
 from tests.server.live import Live, bearer, chat_body, live_server, parse_events, text_of
 
 CHAT, COMPLETIONS, RESPONSES = "/v1/chat/completions", "/v1/completions", "/v1/responses"
+ALL = "/v1/requests"
 
 
-async def get(live: Live, path: str, key: str | None = None) -> tuple[int, Any]:
-    reply = await live.get(path, **({} if key is None else bearer(key)))
-    return reply.status, reply.json
+async def get(live: Live, path: str, key: str = "") -> Any:
+    """What is told, which may be an error."""
+    return (await live.get(path, **(bearer(key) if key else {}))).json
 
 
-async def cancel(live: Live, name: str, key: str | None = None) -> tuple[int, Any]:
-    return await live.post(f"/v1/requests/{name}/cancel", None, **({} if key is None else bearer(key)))
+async def status_of(live: Live, name: str, key: str = "") -> int:
+    return (await live.get(f"{ALL}/{name}", **(bearer(key) if key else {}))).status
 
 
-def begin(live: Live, path: str, body: dict[str, object], **headers: str) -> asyncio.Task[tuple[int, Any]]:
-    """A call under way, in a task of its own."""
-    return asyncio.create_task(live.post(path, body, **headers))
+async def cancel(live: Live, name: str) -> Any:
+    """The state of a call that is cancelled."""
+    return (await live.obtain(f"{ALL}/{name}/cancel", None))["state"]
 
 
 async def test_a_request_that_waits_tells_its_place_and_how_long_it_is_expected_to_take(live: Live) -> None:
     live.dispatcher.crowd(waiting=2)
     live.dispatcher.waits.wait = lambda request: 1.25  # type: ignore[method-assign]
-    task = begin(live, CHAT, chat_body(n=2, max_tokens=30), x_request_id="mine")
-    await live.dispatcher.until(lambda: len(live.dispatcher.submitted) == 2)
-    _, status = await get(live, "/v1/requests/mine")
+    task = await live.begin(CHAT, chat_body(n=2, max_tokens=30), 2, x_request_id="mine")
     for request in live.dispatcher.submitted:
         assert (request.state, request.times.started) == ("waiting", None)
+    status = await get(live, f"{ALL}/mine")
     assert status["id"].startswith("chatcmpl-")
     told = {"state": "waiting", "place": 3, "expected_wait_s": 1.25, "endpoint": CHAT, "model": "fake", "stream": False}
+    told |= {"max_tokens": 60, "generated_tokens": 0, "request_id": "mine"}
     assert {name: status[name] for name in told} == told
-    assert (status["max_tokens"], status["generated_tokens"], status["request_id"]) == (60, 0, "mine")
     assert status["metrics"]["queue_time_ms"] is None
     assert [choice["state"] for choice in status["choices"]] == ["waiting", "waiting"]
     live.dispatcher.release()
@@ -54,62 +53,56 @@ async def test_a_request_that_waits_tells_its_place_and_how_long_it_is_expected_
 
 async def test_a_request_that_runs_tells_its_tokens_and_one_that_has_ended_its_times(live: Live) -> None:
     live.dispatcher.pause = 2
-    body = orjson.dumps({"prompt": "Hi", "max_tokens": 5, "stream": True})
-    async with live.session.post(live.url + COMPLETIONS, data=body) as response:
+    async with live.streaming(COMPLETIONS, {"prompt": "Hi", "max_tokens": 5}) as content:
         for _ in range(2):
-            await response.content.readuntil(b"\n\n")
-        _, listed = await get(live, "/v1/requests")
+            await content.readuntil(b"\n\n")
+        (running,) = (await get(live, ALL))["data"]
         live.dispatcher.release()
-        await response.read()
-    (running,) = listed["data"]
-    assert (running["state"], running["place"], running["prompt_tokens"]) == ("running", None, 2)
-    assert (running["generated_tokens"], running["stream"]) == (2, True)
-    status, ended = await get(live, f"/v1/requests/{running['id']}")
-    assert (status, ended["state"], ended["generated_tokens"]) == (200, "finished", 5)
+        await content.read()
+    told = {"state": "running", "place": None, "prompt_tokens": 2, "generated_tokens": 2, "stream": True}
+    assert {name: running[name] for name in told} == told
+    ended = await get(live, f"{ALL}/{running['id']}")
+    assert (ended["state"], ended["generated_tokens"]) == ("finished", 5)
     assert ended["metrics"]["generation_time_ms"] >= 0
-    assert (await get(live, f"/v1/requests/{running['id']}"))[1]["age_s"] == ended["age_s"]
+    assert (await get(live, f"{ALL}/{running['id']}"))["age_s"] == ended["age_s"]
 
 
 @pytest.mark.parametrize("by", ["id", "request_id"])
 @pytest.mark.parametrize("pause", [0, 2], ids=["while waiting", "while running"])
 async def test_a_cancelled_request_frees_its_rows_and_its_client_is_told(live: Live, by: str, pause: int) -> None:
     live.dispatcher.pause = pause
-    task = begin(live, CHAT, chat_body(n=2))
-    await live.dispatcher.until(lambda: len(live.dispatcher.submitted) == 2)
-    (under_way,) = (await get(live, "/v1/requests"))[1]["data"]
-    status, reply = await cancel(live, under_way[by])
-    assert (status, reply["state"]) == (200, "cancelled")
+    task = await live.begin(CHAT, chat_body(n=2), 2)
+    (under_way,) = (await get(live, ALL))["data"]
+    assert await cancel(live, under_way[by]) == "cancelled"
     assert live.dispatcher.table.requests_running == 0
-    status, reply = await task
     words = {"message": "the request was cancelled by its id", "type": "RequestCancelledError"}
-    assert (status, reply["error"]) == (499, {**words, "param": None, "code": "request_cancelled"})
-    assert (await get(live, f"/v1/requests/{under_way['id']}"))[1]["state"] == "cancelled"
+    assert await task == (499, {"error": {**words, "param": None, "code": "request_cancelled"}})
+    assert (await get(live, f"{ALL}/{under_way['id']}"))["state"] == "cancelled"
 
 
 async def test_a_cancelled_stream_ends_with_an_error_event_and_the_end_marker(live: Live) -> None:
     live.dispatcher.script, live.dispatcher.pause = endless, 3
-    async with live.session.post(live.url + CHAT, data=orjson.dumps(chat_body(stream=True))) as response:
-        first = await response.content.readuntil(b"\n\n")
-        name = orjson.loads(first.removeprefix(b"data: "))["id"]
-        assert (await cancel(live, name))[0] == 200
-        *events, last = parse_events(first + await response.read())
+    async with live.streaming(CHAT, chat_body()) as content:
+        first = await content.readuntil(b"\n\n")
+        assert await cancel(live, orjson.loads(first.removeprefix(b"data: "))["id"]) == "cancelled"
+        *events, last = parse_events(first + await content.read())
     assert text_of(events) == "AAA"
     assert last["error"]["code"] == "request_cancelled"
 
 
 async def test_a_cancelled_response_ends_with_its_failed_event(live: Live) -> None:
     live.dispatcher.pause = 1
-    async with live.session.post(live.url + RESPONSES, data=b'{"input": "Hi", "stream": true}') as response:
-        first = await response.content.readuntil(b"\n\n")
+    async with live.streaming(RESPONSES, {"input": "Hi"}) as content:
+        first = await content.readuntil(b"\n\n")
         name = orjson.loads(first.partition(b"data: ")[2])["response"]["id"]
-        assert (await cancel(live, name))[1]["state"] == "cancelled"
-        last = (await response.read()).split(b"\n\n")[-2]
+        assert await cancel(live, name) == "cancelled"
+        last = (await content.read()).split(b"\n\n")[-2]
     event = orjson.loads(last.partition(b"data: ")[2])
     assert (event["type"], event["response"]["status"]) == ("response.failed", "cancelled")
     assert event["response"]["error"]["code"] == "request_cancelled"
 
 
-async def test_a_request_can_be_cancelled_before_it_is_in_line(live: Live) -> None:
+async def test_a_request_can_be_cancelled_before_it_is_in_line() -> None:
     class Slow:
         """Predicts when it is told to."""
 
@@ -124,41 +117,35 @@ async def test_a_request_can_be_cancelled_before_it_is_in_line(live: Live) -> No
             pass
 
     slow = Slow()
-    async with live_server(lengths=slow) as server:
-        task = begin(server, CHAT, chat_body(), x_request_id="early")
+    async with live_server(lengths=slow) as live:
+        task = await live.begin(CHAT, chat_body(), 0, x_request_id="early")
         await slow.asked.wait()
-        assert (await get(server, "/v1/requests/early"))[1]["state"] == "arrived"
-        assert (await cancel(server, "early"))[1]["state"] == "cancelled"
+        assert (await get(live, f"{ALL}/early"))["state"] == "arrived"
+        assert await cancel(live, "early") == "cancelled"
         slow.go.set()
         assert (await task)[0] == 499
-        assert server.dispatcher.submitted == []
+        assert live.dispatcher.submitted == []
 
 
 async def test_cancelling_what_has_ended_changes_nothing(live: Live) -> None:
-    name = (await live.chat())["id"]
-    assert (await cancel(live, name))[1]["state"] == "finished"
+    assert await cancel(live, (await live.chat())["id"]) == "finished"
     assert live.dispatcher.cancelled == []
 
 
-async def test_calls_that_are_refused_leave_no_trace(live: Live) -> None:
-    assert (await live.post(CHAT, chat_body(min_tokens=1000)))[0] == 400
-    assert (await get(live, "/v1/requests"))[1] == {"data": [], "object": "list"}
-
-
-async def test_a_refused_call_leaves_the_name_to_one_that_is_under_way(live: Live) -> None:
+async def test_a_refused_call_leaves_no_trace_and_its_name_to_one_that_is_under_way(live: Live) -> None:
     """A refused call of the same X-Request-Id took the name away: the running one could not be found by it."""
+    await live.refused(CHAT, chat_body(min_tokens=1000))
+    assert await get(live, ALL) == {"data": [], "object": "list"}
     live.dispatcher.pause = 1
-    task = begin(live, CHAT, chat_body(), x_request_id="same")
-    await live.dispatcher.until(lambda: len(live.dispatcher.submitted) == 1)
-    assert (await begin(live, CHAT, chat_body(min_tokens=1000), x_request_id="same"))[0] == 400
-    assert (await cancel(live, "same"))[1]["state"] == "cancelled"
+    task = await live.begin(CHAT, chat_body(), x_request_id="same")
+    await live.refused(CHAT, chat_body(min_tokens=1000), x_request_id="same")
+    assert await cancel(live, "same") == "cancelled"
     assert (await task)[0] == 499
 
 
 async def test_the_list_has_the_latest_first_and_as_many_as_are_wanted(live: Live) -> None:
     names = [(await live.chat())["id"] for _ in range(3)]
-    _, listed = await get(live, "/v1/requests?limit=2")
-    assert [one["id"] for one in listed["data"]] == names[:0:-1]
+    assert [one["id"] for one in (await get(live, f"{ALL}?limit=2"))["data"]] == names[:0:-1]
 
 
 @pytest.fixture
@@ -186,19 +173,28 @@ async def test_others_go_on_while_a_list_is_made(live: Live, turns: list[int], m
     monkeypatch.setattr(requests, "PIECE", 2)
     for _ in range(4):
         await live.chat()
-    await get(live, "/v1/requests")
+    await get(live, ALL)
     assert [after - before for before, after in itertools.pairwise(turns)] == [1, 2, 1]
 
 
-@pytest.mark.parametrize("limit", ["0", "1001", "-1", "1.5", "", "²", "9" * 30])
-async def test_a_wrong_limit_is_400(live: Live, limit: str) -> None:
-    status, reply = await get(live, f"/v1/requests?limit={limit}")
-    assert (status, reply["error"]["param"]) == (400, "limit")
+WRONG = [
+    *(("limit", limit) for limit in ("0", "1001", "-1", "1.5", "", "²", "9" * 30)),
+    *(("row", "one"), ("explain", "2")),
+]
+
+
+@pytest.mark.parametrize(("name", "value"), WRONG)
+async def test_a_wrong_query_is_400(live: Live, name: str, value: str) -> None:
+    reply = await live.get(f"{ALL}?{name}={value}")
+    assert (reply.status, reply.json["error"]["param"]) == (400, name)
 
 
 async def test_an_unknown_request_is_404(live: Live) -> None:
-    for status, reply in (await get(live, "/v1/requests/nobody"), await cancel(live, "nobody")):
-        assert (status, reply["error"]["code"]) == (404, "request_not_found")
+    for error in (
+        (await get(live, f"{ALL}/nobody"))["error"],
+        await live.refused(f"{ALL}/nobody/cancel", None, 404),
+    ):
+        assert error["code"] == "request_not_found"
 
 
 ONE, OTHER = "one-key-of-ours-0123456789", "other-key-of-ours-0123456789"
@@ -212,51 +208,47 @@ async def locked() -> AsyncIterator[Live]:
 
 async def test_a_key_neither_sees_nor_cancels_the_requests_of_another(locked: Live) -> None:
     locked.dispatcher.pause = 1
-    task = begin(locked, CHAT, chat_body(), x_request_id="secret", **bearer(ONE))
-    await locked.dispatcher.until(lambda: len(locked.dispatcher.submitted) == 1)
-    (own,) = (await get(locked, "/v1/requests", ONE))[1]["data"]
-    assert (await get(locked, "/v1/requests", OTHER))[1]["data"] == []
+    task = await locked.begin(CHAT, chat_body(), 1, x_request_id="secret", **bearer(ONE))
+    (own,) = (await get(locked, ALL, ONE))["data"]
+    assert (await get(locked, ALL, OTHER))["data"] == []
     for name in ("secret", own["id"]):
-        assert (await get(locked, f"/v1/requests/{name}", OTHER))[0] == 404
-        assert (await cancel(locked, name, OTHER))[0] == 404
+        assert await status_of(locked, name, OTHER) == 404
+        await locked.refused(f"{ALL}/{name}/cancel", None, 404, **bearer(OTHER))
     assert locked.dispatcher.cancelled == []
     locked.dispatcher.release()
     status, reply = await task
     assert (status, reply["choices"][0]["message"]["content"]) == (200, ANSWER)
-    assert (await get(locked, f"/v1/requests/{own['id']}", OTHER))[0] == 404
-    assert (await get(locked, f"/v1/requests/{own['id']}", ONE))[1]["state"] == "finished"
+    assert await status_of(locked, own["id"], OTHER) == 404
+    assert (await get(locked, f"{ALL}/{own['id']}", ONE))["state"] == "finished"
 
 
 async def test_a_request_that_waits_is_told_why_and_of_others_only_their_number(locked: Live) -> None:
     locked.dispatcher.pause = 0
-    tasks, waiting = [], 0
-    for name, key, fields in (
-        ("other", OTHER, {}),
-        ("first", ONE, {"n": 2}),
-        ("last", ONE, {}),
-        ("urgent", OTHER, {"priority": -1}),
-    ):
-        tasks.append(begin(locked, CHAT, chat_body(**fields), x_request_id=name, **bearer(key)))
-        waiting += fields.get("n", 1)
-        await locked.dispatcher.until(lambda: len(locked.dispatcher.submitted) == waiting)  # noqa: B023
-    (first,) = [one for one in (await get(locked, "/v1/requests", ONE))[1]["data"] if one["request_id"] == "first"]
+    tasks = [
+        await locked.begin(CHAT, chat_body(**fields), fields.get("n", 1), x_request_id=name, **bearer(key))
+        for name, key, fields in (
+            ("other", OTHER, {}),
+            ("first", ONE, {"n": 2}),
+            ("last", ONE, {}),
+            ("urgent", OTHER, {"priority": -1}),
+        )
+    ]
+    (first,) = [one for one in (await get(locked, ALL, ONE))["data"] if one["request_id"] == "first"]
     assert "waits_for" not in first
-    status, told = await get(locked, "/v1/requests/last?explain=1", ONE)
+    told = await get(locked, f"{ALL}/last?explain=1", ONE)
     ahead = {"ahead": 4, "better_priority": 1, "came_earlier": 3, "put_first": 0, "own_ahead": [first["id"]]}
-    assert (status, told["place"]) == (200, 5)
+    assert told["place"] == 5
     assert told["waits_for"] == {"strategy": "baton-pd", **ahead, "passed_for_s": 0.0}
-    assert (await get(locked, "/v1/requests/first?explain=1", ONE))[1]["waits_for"]["own_ahead"] == []
+    assert (await get(locked, f"{ALL}/first?explain=1", ONE))["waits_for"]["own_ahead"] == []
     other, row = (locked.dispatcher.submitted[place].row_id for place in (0, 3))
-    (by_row,) = (await get(locked, f"/v1/requests?row={row}", ONE))[1]["data"]
+    (by_row,) = (await get(locked, f"{ALL}?row={row}", ONE))["data"]
     assert (by_row["id"], by_row["waits_for"]) == (told["id"], told["waits_for"])
-    assert (await get(locked, f"/v1/requests?row={other}", ONE))[1]["data"] == []
-    assert (await get(locked, "/v1/requests?row=one", ONE))[1]["error"]["param"] == "row"
-    assert (await get(locked, "/v1/requests/last?explain=1", OTHER))[0] == 404
+    assert (await get(locked, f"{ALL}?row={other}", ONE))["data"] == []
+    assert await status_of(locked, "last?explain=1", OTHER) == 404
     locked.dispatcher.release()
     await asyncio.gather(*tasks)
-    assert (await get(locked, "/v1/requests/last?explain=1", ONE))[1]["waits_for"] is None
-    for path in ("/v1/requests/last?explain=yes", "/v1/requests?explain=2"):
-        assert (await get(locked, path, ONE))[1]["error"]["param"] == "explain"
+    assert (await get(locked, f"{ALL}/last?explain=1", ONE))["waits_for"] is None
+    assert (await get(locked, f"{ALL}/last?explain=yes", ONE))["error"]["param"] == "explain"
 
 
 async def test_others_go_on_between_calls_of_many_answers_and_one_answer_is_explained(
@@ -265,25 +257,18 @@ async def test_others_go_on_between_calls_of_many_answers_and_one_answer_is_expl
     """With 15 calls of 256 prompts in line, a list held the loop for 185 ms, and an explanation for 281."""
     live.dispatcher.pause = 0
     body = {"prompt": ["x"] * 30, "max_tokens": 1}
-    tasks = [begin(live, COMPLETIONS, body, x_request_id=name) for name in ("many", "more")]
-    await live.dispatcher.until(lambda: len(live.dispatcher.submitted) == 60)
-    explained, explain = list[Request](), live.dispatcher.waits.explain
-
-    def note(request: Request) -> Explanation | None:
-        explained.append(request)
-        return explain(request)
-
-    monkeypatch.setattr(live.dispatcher.waits, "explain", note)
-    await get(live, "/v1/requests?limit=1000")
+    tasks = [await live.begin(COMPLETIONS, body, 30, x_request_id=name) for name in ("many", "more")]
+    explain = Mock(wraps=live.dispatcher.waits.explain)
+    monkeypatch.setattr(live.dispatcher.waits, "explain", explain)
+    await get(live, f"{ALL}?limit=1000")
     assert turns[1] - turns[0] == 2, "nothing else ran between two calls"
-    assert (await get(live, "/v1/requests/more?explain=1"))[1]["waits_for"]["ahead"] == 30
-    assert explained == [live.dispatcher.submitted[30]]
+    assert (await get(live, f"{ALL}/more?explain=1"))["waits_for"]["ahead"] == 30
+    explain.assert_called_once_with(live.dispatcher.submitted[30])
     live.dispatcher.release()
     await asyncio.gather(*tasks)
 
 
 async def test_two_clients_may_call_their_requests_the_same(locked: Live) -> None:
     for key in (ONE, OTHER):
-        await begin(locked, CHAT, chat_body(), x_request_id="1", **bearer(key))
-    found = [(await get(locked, "/v1/requests/1", key))[1]["id"] for key in (ONE, OTHER)]
-    assert len(set(found)) == 2
+        await locked.obtain(CHAT, chat_body(), x_request_id="1", **bearer(key))
+    assert len({(await get(locked, f"{ALL}/1", key))["id"] for key in (ONE, OTHER)}) == 2

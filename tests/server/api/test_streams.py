@@ -2,8 +2,8 @@
 
 import asyncio
 import re
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import orjson
@@ -11,7 +11,7 @@ import pytest
 from msgspec import structs
 
 from engine.messages import RowSpec, RowUpdate
-from scheduler.request import Request
+from scheduler.request import Times
 from server.api.output.sse import KEEP_ALIVE, EventStream
 from server.api.register import REGISTER
 from server.config import ServeConfig
@@ -28,28 +28,40 @@ def limits(quick_looks: None) -> ServeConfig:
     return ServeConfig(sse_keep_alive_interval=0.02, send_timeout=0.3)
 
 
-async def raw_stream(live: Live, **fields: object) -> list[bytes]:
+@asynccontextmanager
+async def raw(live: Live, path: str = CHAT, **fields: object) -> AsyncIterator[asyncio.StreamReader]:
+    """The chunks of a stream that has begun."""
+    body = chat_body(stream=True, **fields) if path == CHAT else {"stream": True, **fields}
     async with live.connect() as (reader, writer):
-        writer.write(raw_post(CHAT, chat_body(stream=True, **fields)))
+        writer.write(raw_post(path, body))
         head = await reader.readuntil(b"\r\n\r\n")
         assert head.startswith(b"HTTP/1.1 200 OK\r\n")
         assert b"Transfer-Encoding: chunked\r\n" in head
-        return dechunk(await reader.readuntil(b"0\r\n\r\n"))
+        yield reader
+
+
+async def rest_of(reader: asyncio.StreamReader) -> bytes:
+    return await reader.readuntil(b"\r\n0\r\n\r\n")
 
 
 async def test_every_event_is_written_whole_and_every_character_arrives_whole(live: Live) -> None:
-    chunks = await raw_stream(live)
+    async with raw(live) as reader:
+        chunks = dechunk(await rest_of(reader))
     assert all(chunk.endswith(b"\n\n") for chunk in chunks)
     pieces = [event["choices"][0]["delta"]["content"] for event in parse_events(b"".join(chunks))]
     assert [piece for piece in pieces if piece] == list(ANSWER)
 
 
 @pytest.mark.parametrize(
-    ("path", "fields"),
-    [(CHAT, {}), ("/v1/completions", {}), (CHAT, {"stream_options": {"continuous_usage_stats": True}})],
+    ("path", "fields", "told"),
+    [
+        (CHAT, {}, len(ANSWER) - 1),
+        ("/v1/completions", {"prompt": "Hi", "max_tokens": 99}, len(ANSWER) - 1),
+        (CHAT, {"stream_options": {"continuous_usage_stats": True}}, 0),
+    ],
 )
 async def test_frames_that_are_written_past_the_task_are_those_that_the_task_would_write(
-    live: Live, monkeypatch: pytest.MonkeyPatch, path: str, fields: dict[str, object]
+    live: Live, monkeypatch: pytest.MonkeyPatch, path: str, fields: dict[str, object], told: int
 ) -> None:
     """All but the first and the last, unless each tells more than its text; byte for byte, but for ids and times."""
     past, send_now = list[bytes](), EventStream.send_now
@@ -59,11 +71,8 @@ async def test_frames_that_are_written_past_the_task_are_those_that_the_task_wou
         return send_now(stream, *frame)
 
     async def written() -> list[bytes]:
-        body = chat_body(stream=True, **fields) if path == CHAT else {"prompt": "Hi", "stream": True, "max_tokens": 99}
-        async with live.connect() as (reader, writer):
-            writer.write(raw_post(path, body))
-            await reader.readuntil(b"\r\n\r\n")
-            chunks = dechunk(await reader.readuntil(b"\r\n0\r\n\r\n"))
+        async with raw(live, path, **fields) as reader:
+            chunks = dechunk(await rest_of(reader))
         return [re.sub(rb'"(id|created)":("[^"]*"|\d+)', rb"", one) for one in chunks if one != KEEP_ALIVE]
 
     with monkeypatch.context() as patch:
@@ -71,30 +80,34 @@ async def test_frames_that_are_written_past_the_task_are_those_that_the_task_wou
         by_task = await written()
     monkeypatch.setattr(EventStream, "send_now", note)
     assert await written() == by_task
-    assert len(past) == (0 if fields else len(ANSWER) - 1)
+    assert len(past) == told
 
 
 async def test_tokens_that_several_choices_get_in_one_step_leave_in_one_write(live: Live) -> None:
-    chunks = [chunk for chunk in await raw_stream(live, n=8) if chunk != KEEP_ALIVE]
+    async with raw(live, n=8) as reader:
+        chunks = [chunk for chunk in dechunk(await rest_of(reader)) if chunk != KEEP_ALIVE]
     assert chunks[0].count(b"data: ") == 8
     assert [text_of(parse_events(b"".join(chunks)), index) for index in range(8)] == [ANSWER] * 8
 
 
-async def test_a_stream_that_waits_gets_blank_lines_so_that_every_reader_gets_what_is_behind(
-    live: Live,
+@pytest.mark.parametrize("begun", [False, True], ids=["while it waits", "when it falls silent"])
+async def test_a_silent_stream_gets_blank_lines_so_that_every_reader_gets_what_is_behind(
+    live: Live, begun: bool
 ) -> None:
     """Comments went out here: a reader that trims what arrives lost every event behind one."""
-    live.dispatcher.crowd(waiting=2)
+    if begun:
+        live.dispatcher.pause = 3
+    else:
+        live.dispatcher.crowd(waiting=2)
     reader = TrimmingReader()
-    async with live.connect() as (source, sink):
-        sink.write(raw_post(CHAT, chat_body(stream=True)))
-        await source.readuntil(b"\r\n\r\n")
-        for _ in range(10):
+    async with raw(live) as source:
+        first = await source.readuntil(KEEP_ALIVE_CHUNK)
+        assert begun == (first != KEEP_ALIVE_CHUNK)
+        for _ in range(9):
             assert await source.readuntil(KEEP_ALIVE_CHUNK) == KEEP_ALIVE_CHUNK
         live.dispatcher.release()
-        rest = dechunk(await source.readuntil(b"0\r\n\r\n"))
-    assert text_of(parse_events(b"".join(rest))) == ANSWER
-    pieces = [KEEP_ALIVE, *rest]
+        pieces = dechunk(first + await rest_of(source))
+    assert text_of(parse_events(b"".join(piece for piece in pieces if piece != KEEP_ALIVE))) == ANSWER
     assert text_of([event for piece in pieces for event in reader.feed(piece)]) == ANSWER
     assert reader.ended
 
@@ -109,75 +122,48 @@ COUNTERS = [
 async def test_a_wait_is_counted_by_counters(live: Live, path: str, fields: dict[str, object], sign: bytes) -> None:
     """Codex gave up after five minutes of blank lines, and lost its place."""
     live.dispatcher.crowd(waiting=2)
-    async with live.connect() as (source, sink):
-        sink.write(raw_post(path, {**fields, "stream": True}))
-        waited = [await source.readuntil(sign) for _ in range(5)]
+    async with raw(live, path, **fields) as reader:
+        waited = [await reader.readuntil(sign) for _ in range(5)]
         live.dispatcher.release()
-        rest = await source.readuntil(b"\r\n0\r\n\r\n")
-    frames = re.findall(rb"data: ({.*})\n\n", b"".join([*waited, rest]))
+        frames = re.findall(rb"data: ({.*})\n\n", b"".join([*waited, await rest_of(reader)]))
     events = [orjson.loads(frame) for frame in frames]
     numbers = [event["sequence_number"] for event in events if "sequence_number" in event]
     assert numbers == list(range(len(numbers)))
     assert events[-1]["type"] in ("response.completed", "message_stop")
 
 
+async def break_off(live: Live, **headers: str) -> Times:
+    """Of a call that waits, and whose client leaves."""
+    async with live.streaming(CHAT, chat_body(), headers):
+        request = live.dispatcher.submitted[-1]
+    while len(live.app[REGISTER]):
+        await asyncio.sleep(0)
+    return request.times
+
+
 @pytest.mark.parametrize("name", ["x-client-request-id", "Idempotency-Key"])
 async def test_a_call_that_comes_back_has_its_old_place_for_a_minute(live: Live, name: str) -> None:
-    dispatcher = live.dispatcher
-    dispatcher.crowd(waiting=0)
-
-    async def break_off(**headers: str) -> Request:
-        """A call that waits, and whose client leaves."""
-        body = orjson.dumps(chat_body(stream=True))
-        async with live.session.post(live.url + CHAT, data=body, headers=headers):
-            request = dispatcher.submitted[-1]
-        while len(live.app[REGISTER]):
-            await asyncio.sleep(0)
-        return request
-
-    first = await break_off(**{name: "a"})
-    other = await break_off(**{name: "b"})
-    again = await break_off(**{name: "a"})
-    assert again.times.arrival == first.times.arrival < other.times.arrival < again.times.came
-    third = await break_off(**{name: "a"})  # which keeps it, as it was broken off again
-    assert third.times.arrival == first.times.arrival
-    dispatcher.skip(61)
-    late = await break_off(**{name: "a"})
-    assert late.times.arrival == late.times.came
-    nameless = await break_off()
-    assert nameless.times.arrival == nameless.times.came
-    dispatcher.release()
+    live.dispatcher.crowd(waiting=0)
+    # The third keeps the place of the first, as the second was broken off again.
+    first, other, again, third = [await break_off(live, **{name: value}) for value in "abaa"]
+    assert third.arrival == again.arrival == first.arrival < other.arrival < again.came
+    live.dispatcher.skip(61)
+    late, nameless = await break_off(live, **{name: "a"}), await break_off(live)
+    assert (late.arrival, nameless.arrival) == (late.came, nameless.came)
+    live.dispatcher.release()
     for _ in range(2):  # the first has the old place
         await live.obtain(CHAT, chat_body(), **{name: "a"})
-    assert dispatcher.submitted[-1].times.arrival == dispatcher.submitted[-1].times.came  # nothing was broken off
+    last = live.dispatcher.submitted[-1].times
+    assert last.arrival == last.came, "nothing was broken off"
 
 
 async def test_a_place_is_its_keys_own() -> None:
     async with live_server(keys=["mine", "other"]) as live:
         live.dispatcher.crowd(waiting=0)
-        asked = []
-        for key in ("mine", "other", "mine"):
-            before = len(live.dispatcher.cancelled)
-            headers = {"x-client-request-id": "a", **bearer(key)}
-            body = orjson.dumps(chat_body(stream=True))
-            async with live.session.post(live.url + CHAT, data=body, headers=headers):
-                asked.append(live.dispatcher.submitted[-1].times)
-            await live.dispatcher.until(lambda: len(live.dispatcher.cancelled) > before)  # noqa: B023
-        assert asked[0].arrival == asked[2].arrival < asked[1].arrival == asked[1].came
+        keys = ("mine", "other", "mine")
+        mine, other, again = [await break_off(live, **{"x-client-request-id": "a"}, **bearer(key)) for key in keys]
+        assert mine.arrival == again.arrival < other.arrival == other.came
         live.dispatcher.release()
-
-
-async def test_a_stream_that_falls_silent_is_read_by_every_reader(live: Live) -> None:
-    live.dispatcher.pause = 3
-    reader = TrimmingReader()
-    async with live.connect() as (source, sink):
-        sink.write(raw_post(CHAT, chat_body(stream=True)))
-        await source.readuntil(b"\r\n\r\n")
-        begun = await source.readuntil(KEEP_ALIVE_CHUNK)
-        live.dispatcher.release()
-        pieces = dechunk(begun + await source.readuntil(b"0\r\n\r\n"))
-    assert text_of([event for piece in pieces for event in reader.feed(piece)]) == ANSWER
-    assert pieces.count(KEEP_ALIVE) >= 1
 
 
 async def test_a_failure_in_a_stream_is_an_error_event_and_the_end_marker(live: Live) -> None:
@@ -188,11 +174,10 @@ async def test_a_failure_in_a_stream_is_an_error_event_and_the_end_marker(live: 
     assert last == {"error": {**words, "param": None, "code": "generation_failed"}}
 
 
-@pytest.mark.parametrize("path", [CHAT, "/v1/responses"])
-async def test_a_failure_of_a_whole_answer_is_500(live: Live, path: str) -> None:
+@pytest.mark.parametrize(("path", "body"), [(CHAT, chat_body()), ("/v1/responses", {"input": "Hi"})])
+async def test_a_failure_of_a_whole_answer_is_500(live: Live, path: str, body: dict[str, object]) -> None:
     live.dispatcher.script = failing
-    status, reply = await live.post(path, chat_body() if path == CHAT else {"input": "Hi"})
-    assert (status, reply["error"]["message"]) == (500, "the device caught fire")
+    assert (await live.refused(path, body, 500))["message"] == "the device caught fire"
 
 
 async def test_a_failure_that_is_the_clients_own_doing_is_400(live: Live) -> None:
@@ -203,17 +188,17 @@ async def test_a_failure_that_is_the_clients_own_doing_is_400(live: Live) -> Non
             yield structs.replace(update, by_client=update.error is not None)
 
     live.dispatcher.script = refused
-    grammars = (
-        {"structured_outputs": {"regex": "a{9}"}},
-        {"response_format": {"type": "json_object"}},
-        {"guided_choice": ["a"]},
-    )
-    for fields in ({}, *grammars):
-        status, reply = await live.post(CHAT, chat_body(**fields))
-        param, code = (next(iter(fields)), "invalid_grammar") if fields else (None, "invalid_request")
-        error = reply["error"]
-        assert (status, error["type"], error["param"], error["code"]) == (400, "BadRequestError", param, code)
-        assert (await live.stream_chat(**fields))[-1] == reply
+    grammars = {
+        "structured_outputs": {"regex": "a{9}"},
+        "response_format": {"type": "json_object"},
+        "guided_choice": ["a"],
+    }
+    for name, value in (None, None), *grammars.items():
+        fields = {} if name is None else {name: value}
+        error = await live.refused(CHAT, chat_body(**fields))
+        told = ("BadRequestError", name, "invalid_grammar" if name else "invalid_request")
+        assert (error["type"], error["param"], error["code"]) == told
+        assert (await live.stream_chat(**fields))[-1] == {"error": error}
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -222,11 +207,10 @@ async def test_when_one_of_several_answers_fails_the_others_are_cancelled(live: 
         return failing(request) if request.sampling.seed == 5 else endless(request)
 
     live.dispatcher.script = first_fails
-    body = chat_body(n=3, seed=5, stream=stream)
     if stream:
-        assert "error" in (await live.stream(CHAT, body))[-1]
+        assert "error" in (await live.stream_chat(n=3, seed=5))[-1]
     else:
-        assert (await live.post(CHAT, body))[0] == 500
+        await live.refused(CHAT, chat_body(n=3, seed=5), 500)
     assert {request.sampling.seed for request in live.dispatcher.cancelled} == {6, 7}
     assert live.dispatcher.table.requests_running == 0
 
@@ -275,10 +259,7 @@ async def test_a_client_that_stops_reading_is_cut_off_alone(live: Live, caplog: 
 
 
 async def test_old_clients_without_chunks_get_a_stream_that_ends_with_the_connection(live: Live) -> None:
-    body = orjson.dumps(chat_body(stream=True))
-    async with live.connect() as (reader, writer):
-        writer.write(b"POST %b HTTP/1.0\r\nContent-Length: %d\r\n\r\n%b" % (CHAT.encode(), len(body), body))
-        head, _, events = (await reader.read()).partition(b"\r\n\r\n")
+    head, events = await live.exchange(raw_post(CHAT, chat_body(stream=True)).replace(b"HTTP/1.1", b"HTTP/1.0"))
     assert b"chunked" not in head
     assert text_of(parse_events(events)) == ANSWER
 

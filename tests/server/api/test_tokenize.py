@@ -8,33 +8,28 @@ from tests.server.live import Live
 TURNS = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": [{"type": "text", "text": "Hi"}]}]
 
 
-async def test_a_prompt_is_split_and_counted(live: Live) -> None:
-    status, reply = await live.post("/tokenize", {"model": "fake", "prompt": "Hé"})
-    assert status == 200
+async def test_a_prompt_is_split_and_counted_and_never_in_line(live: Live) -> None:
+    reply = await live.obtain("/tokenize", {"model": "fake", "prompt": "Hé"})
     assert reply == {"count": 3, "max_model_len": 256, "tokens": [72, 195, 169], "token_strs": None}
-
-
-async def test_the_vocabularys_own_spelling_comes_when_asked_for(live: Live) -> None:
-    _, reply = await live.post("/tokenize", {"prompt": "Hi", "return_token_strs": True})
-    assert reply["token_strs"] == ["H", "i"]
+    assert (await live.obtain("/tokenize", {"prompt": "Hi", "return_token_strs": True}))["token_strs"] == ["H", "i"]
+    assert live.dispatcher.submitted == []
 
 
 @pytest.mark.parametrize("speaks", [True, False, None])
 async def test_a_conversation_is_split_as_a_chat_with_it_is(live: Live, speaks: bool | None) -> None:
-    variables = {"date": "today"}
-    body = {"messages": TURNS, "add_generation_prompt": speaks, "chat_template_kwargs": variables}
-    _, reply = await live.post("/tokenize", body)
+    given = {"messages": TURNS, "chat_template_kwargs": {"date": "today"}}
+    reply = await live.obtain("/tokenize", {**given, "add_generation_prompt": speaks})
     text = f"date=today\nsystem:Be brief.\nuser:Hi\n{'' if speaks is False else 'assistant:'}"
     assert reply["tokens"] == FakeText().encode(text)
-    await live.chat(messages=TURNS, chat_template_kwargs=variables)
     if speaks is not False:
+        await live.chat(**given)
         assert live.dispatcher.submitted[0].prompt == tuple(reply["tokens"])
 
 
 async def test_tokens_are_joined_with_control_tokens_written_out(live: Live) -> None:
-    _, reply = await live.post("/detokenize", {"tokens": [72, 105, END]})
-    assert reply == {"prompt": "Hi<end>"}
-    assert (await live.post("/detokenize", {"tokens": []}))[1] == {"prompt": ""}
+    assert await live.obtain("/detokenize", {"tokens": [72, 105, END]}) == {"prompt": "Hi<end>"}
+    assert await live.obtain("/detokenize", {"tokens": []}) == {"prompt": ""}
+    assert live.dispatcher.submitted == []
 
 
 WRONG = [
@@ -53,12 +48,5 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("path", "body", "status", "param"), WRONG)
-async def test_wrong_bodies_are_refused(live: Live, path: str, body: object, status: int, param: str | None) -> None:
-    answered, reply = await live.post(path, body)
-    assert (answered, reply["error"]["param"]) == (status, param), reply
-
-
-async def test_nothing_gets_in_line(live: Live) -> None:
-    await live.post("/tokenize", {"prompt": "Hi"})
-    await live.post("/detokenize", {"tokens": [1]})
-    assert live.dispatcher.submitted == []
+async def test_wrong_bodies_are_refused(live: Live, path: str, body: object, status: int, param: str) -> None:
+    assert (await live.refused(path, body, status))["param"] == param

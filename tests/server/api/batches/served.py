@@ -26,22 +26,23 @@ def line(name: str, url: str = CHAT, **fields: object) -> bytes:
     return orjson.dumps({"custom_id": name, "method": "POST", "url": url, "body": body}) + b"\n"
 
 
-async def upload(
-    live: Live, content: bytes | BytesIO, purpose: str | None = "batch", **headers: str
-) -> tuple[int, Any]:
+def form(content: bytes | BytesIO, purpose: str | None = "batch") -> aiohttp.FormData:
     fields = aiohttp.FormData()
     if purpose is not None:
         fields.add_field("purpose", purpose)
     fields.add_field("file", content, filename="in.jsonl")
-    return await live.post("/v1/files", fields, **headers)
+    return fields
+
+
+async def upload(live: Live, content: bytes | BytesIO, **headers: str) -> Any:
+    return await live.obtain("/v1/files", form(content), **headers)
 
 
 async def begin(live: Live, content: bytes, endpoint: str = CHAT) -> str:
     """The id of a batch of these lines."""
-    status, file = await upload(live, content)
-    assert status == 200, file
-    status, batch = await live.post("/v1/batches", body(file["id"], endpoint))
-    assert (status, batch["status"]) == (200, "validating"), batch
+    file = await upload(live, content)
+    batch = await live.obtain("/v1/batches", body(file["id"], endpoint))
+    assert batch["status"] == "validating"
     return str(batch["id"])
 
 
@@ -66,6 +67,11 @@ async def until_completed(live: Live, name: str, lines: int) -> None:
     """Return when so many lines of a batch have their answers."""
     while (await live.get(f"/v1/batches/{name}")).json["request_counts"]["completed"] < lines:
         pass
+
+
+def replies(lines: dict[str, Any]) -> dict[str, Any]:
+    """Bodies of the lines' responses."""
+    return {name: one["response"]["body"] for name, one in lines.items()}
 
 
 async def results(live: Live, file_id: str | None) -> dict[str, Any]:

@@ -5,19 +5,22 @@ from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import DEFAULT, Mock
 
 import orjson
 import pytest
 
 from engine.messages import RowSpec, RowUpdate
-from scheduler.request import BACKGROUND
+from scheduler.request import BACKGROUND, Failure, Refused
 from server.access import ACCESS, ALL
 from server.front_settings import Admission
 from tests.server.api.batches.served import (
     CHAT,
     begin,
     body,
+    form,
     line,
+    replies,
     results,
     run,
     server,
@@ -35,15 +38,12 @@ async def test_each_line_gets_its_answer_or_its_error(live: Live) -> None:
     batch = await run(live, lines)
     assert batch["request_counts"] == {"total": 6, "completed": 2, "failed": 4}
     fine, wrong = await results(live, batch["output_file_id"]), await results(live, batch["error_file_id"])
-    assert set(fine) == {"a", "b"} and set(wrong) == {*"cdef"}
-    reply = fine["a"]["response"]
-    assert (reply["status_code"], fine["a"]["error"]) == (200, None)
-    assert reply["body"]["choices"][0]["message"]["content"] == ANSWER
-    assert len(fine["b"]["response"]["body"]["choices"]) == 2
-    assert (wrong["c"]["response"]["status_code"], wrong["c"]["error"]) == (400, None)
-    assert wrong["c"]["response"]["body"]["error"]["param"] == "temperature"
-    params = [wrong[name]["response"]["body"]["error"]["param"] for name in "def"]
-    assert params == ["stream", "deadline_ms", "promise"]
+    for found, status in ((fine, 200), (wrong, 400)):
+        assert {(one["response"]["status_code"], one["error"]) for one in found.values()} == {(status, None)}
+    texts = {name: [one["message"]["content"] for one in reply["choices"]] for name, reply in replies(fine).items()}
+    assert texts == {"a": [ANSWER], "b": [ANSWER] * 2}
+    params = {name: reply["error"]["param"] for name, reply in replies(wrong).items()}
+    assert params == {"c": "temperature", "d": "stream", "e": "deadline_ms", "f": "promise"}
     assert batch["created_at"] <= batch["in_progress_at"] <= batch["completed_at"] < batch["expires_at"]
 
 
@@ -60,8 +60,7 @@ async def test_no_line_of_results_ends_within_it(live: Live) -> None:
 async def test_completions_too(live: Live) -> None:
     one = {"custom_id": "a", "method": "POST", "url": "/v1/completions", "body": {"prompt": "x", "max_tokens": 40}}
     batch = await run(live, orjson.dumps(one), "/v1/completions")
-    (told,) = (await results(live, batch["output_file_id"])).values()
-    assert told["response"]["body"]["choices"][0]["text"] == ANSWER
+    assert replies(await results(live, batch["output_file_id"]))["a"]["choices"][0]["text"] == ANSWER
 
 
 async def test_lines_go_below_all_others_in_their_order_twice_as_many_as_slots(live: Live) -> None:
@@ -80,18 +79,13 @@ async def test_lines_go_below_all_others_in_their_order_twice_as_many_as_slots(l
 async def test_lines_that_wait_turn_no_other_request_away(tmp_path: Path) -> None:
     """Lines in the queue filled it, so that others were refused with 429."""
     async with server(tmp_path, max_num_queued_reqs=0) as live:
-        submitted = live.dispatcher.submitted
         live.dispatcher.pause = 1
-        first = asyncio.create_task(live.chat())
-        await live.dispatcher.until(lambda: len(submitted) == 1)
+        first = await live.begin(CHAT, chat_body())
         await begin(live, line("a"))
-        await live.dispatcher.until(lambda: len(submitted) == 2)
-
-        async def release() -> None:
-            await live.dispatcher.until(lambda: len(submitted) == 3)
-            live.dispatcher.release()
-
-        await asyncio.gather(first, live.chat(), release())
+        await live.dispatcher.until(lambda: len(live.dispatcher.submitted) == 2)
+        second = await live.begin(CHAT, chat_body())
+        live.dispatcher.release()
+        assert [status for status, _ in await asyncio.gather(first, second)] == [200, 200]
 
 
 async def test_a_cancelled_batch_keeps_what_it_has(live: Live) -> None:
@@ -99,14 +93,12 @@ async def test_a_cancelled_batch_keeps_what_it_has(live: Live) -> None:
     live.dispatcher.pause = None
     name = await begin(live, line("a", max_tokens=100) + line("b", max_tokens=50))
     await until_completed(live, name, 1)
-    status, batch = await live.post(f"/v1/batches/{name}/cancel", {})
-    assert (status, batch["status"]) == (200, "cancelling")
+    assert (await live.obtain(f"/v1/batches/{name}/cancel", {}))["status"] == "cancelling"
     batch = await until(live, name, "cancelled")
     assert batch["request_counts"] == {"total": 2, "completed": 1, "failed": 0}
     assert set(await results(live, batch["output_file_id"])) == {"a"}
     assert live.dispatcher.table.requests_running + live.dispatcher.table.requests_waiting == 0
-    _, batch = await live.post(f"/v1/batches/{name}/cancel", {})
-    assert batch["status"] == "cancelled"
+    assert (await live.obtain(f"/v1/batches/{name}/cancel", {}))["status"] == "cancelled"
 
 
 def first_answers(name: str) -> Any:
@@ -143,17 +135,8 @@ async def test_the_next_server_asks_only_for_what_has_no_answer(tmp_path: Path) 
 
 async def test_what_the_dispatcher_refuses_for_now_is_asked_again(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("server.batches.batches.RETRY", 0.0)
-    faults = iter([True, True])
-    submit = live.dispatcher.submit_all
-
-    def refuse(*args: Any, **fields: Any) -> Any:
-        from scheduler.request import Failure, Refused
-
-        if next(faults, None):
-            raise Refused("no executor is alive", Failure.EXECUTOR)
-        return submit(*args, **fields)
-
-    monkeypatch.setattr(live.dispatcher, "submit_all", refuse)
+    refusal, submit = Refused("no executor is alive", Failure.EXECUTOR), live.dispatcher.submit_all
+    monkeypatch.setattr(live.dispatcher, "submit_all", Mock(wraps=submit, side_effect=[refusal, refusal, DEFAULT]))
     batch = await run(live, line("a"))
     assert batch["request_counts"] == {"total": 1, "completed": 1, "failed": 0}
 
@@ -219,30 +202,26 @@ async def test_a_line_that_is_nested_too_deep_is_refused_in_the_words_of_a_call(
     """It got the interpreter's words: maximum recursion depth exceeded."""
     content = b'{"custom_id": "a", "url": "/v1/chat/completions", "unknown": %b}\n' % DEEP
     batch = await run(live, content, end="failed")
-    _, refused = await live.post(CHAT, content)
-    assert batch["errors"]["data"][0]["message"] == refused["error"]["message"]
+    assert batch["errors"]["data"][0]["message"] == (await live.refused(CHAT, content))["message"]
 
 
 async def test_bad_calls_are_refused(live: Live) -> None:
-    status, file = await upload(live, line("a"))
-    assert status == 200
-    for fields, status, param in (
-        (body("file-x"), 404, "input_file_id"),
-        (body(file["id"], "/v1/moderations"), 400, "endpoint"),
-        (body(file["id"]) | {"completion_window": "1h"}, 400, "completion_window"),
-        (body(file["id"], metadata={"a": 1}), 400, "metadata"),
+    file = await upload(live, line("a"))
+    for path, given, status, param in (
+        ("/v1/batches", body("file-x"), 404, "input_file_id"),
+        ("/v1/batches", body(file["id"], "/v1/moderations"), 400, "endpoint"),
+        ("/v1/batches", body(file["id"], completion_window="1h"), 400, "completion_window"),
+        ("/v1/batches", body(file["id"], metadata={"a": 1}), 400, "metadata"),
+        ("/v1/files", form(b"x", purpose=None), 400, "purpose"),
+        ("/v1/files", form(b"x", purpose="fine-tune"), 400, "purpose"),
     ):
-        found, reply = await live.post("/v1/batches", fields)
-        assert (found, reply["error"]["param"]) == (status, param), reply
-    for purpose, param in ((None, "purpose"), ("fine-tune", "purpose")):
-        found, reply = await upload(live, b"x", purpose=purpose)
-        assert (found, reply["error"]["param"]) == (400, param), reply
+        assert (await live.refused(path, given, status))["param"] == param
     for path in ("/v1/files/x", "/v1/files/x/content", "/v1/batches/x", "/v1/files/..%2F..%2Fbatches%2Fx/content"):
         assert (await live.get(path)).status == 404
     for query in ("limit=0", "limit=x", "after=x", "order=x"):
         assert (await live.get(f"/v1/files?{query}")).status == 400
-    assert (await live.post("/v1/files", b"{}"))[0] == 400
-    assert (await live.post("/v1/files", b"--y\r\n", content_type="multipart/form-data; boundary=x"))[0] == 400
+    await live.refused("/v1/files", b"{}")
+    await live.refused("/v1/files", b"--y\r\n", content_type="multipart/form-data; boundary=x")
 
 
 async def test_a_file_that_is_read_cannot_be_deleted(live: Live) -> None:
@@ -268,13 +247,11 @@ async def test_lists_come_in_pages_the_latest_first(live: Live) -> None:
 async def test_a_key_sees_only_its_own(tmp_path: Path) -> None:
     mine, other = bearer("mine"), bearer("other")
     async with server(tmp_path, keys=["mine", "other"]) as live:
-        _, file = await upload(live, line("a"), **mine)
-        for headers, expected in ((other, 404), (mine, 200)):
-            assert (await live.get(f"/v1/files/{file['id']}/content", **headers)).status == expected
-            status, batch = await live.post("/v1/batches", body(file["id"]), **headers)
-            assert status == expected
-        own = f"/v1/batches/{batch['id']}"
-        assert [(await live.get(own, **headers)).status for headers in (other, mine)] == [404, 200]
+        file = await upload(live, line("a"), **mine)
+        batch = await live.obtain("/v1/batches", body(file["id"]), **mine)
+        await live.refused("/v1/batches", body(file["id"]), 404, **other)
+        for path in (f"/v1/files/{file['id']}/content", f"/v1/batches/{batch['id']}"):
+            assert [(await live.get(path, **headers)).status for headers in (other, mine)] == [404, 200]
         assert (await live.get("/v1/batches", **other)).json["data"] == []
 
 
@@ -294,15 +271,14 @@ async def test_lines_count_in_their_keys_quota_and_leave_half(tmp_path: Path, mo
 async def test_lines_spend_tokens(tmp_path: Path) -> None:
     async with server(tmp_path, admission=Admission(tokens_per_minute=10**6)) as live:
         batch = await run(live, line("a") + line("b"))
-        replies = (await results(live, batch["output_file_id"])).values()
-        spent = sum(one["response"]["body"]["usage"]["total_tokens"] for one in replies)
+        told = replies(await results(live, batch["output_file_id"]))
+        spent = sum(one["usage"]["total_tokens"] for one in told.values())
         assert spent and live.app[ACCESS].quota._uses[ALL].tokens.total == spent
 
 
 async def test_a_server_without_a_folder_says_so() -> None:
     async with live_server() as live:
-        status, reply = await live.post("/v1/batches", body("file-x"))
-        assert (status, reply["error"]["code"]) == (404, "no_files")
+        assert (await live.refused("/v1/batches", body("file-x"), 404))["code"] == "no_files"
 
 
 async def test_the_official_client_runs_a_batch(live: Live) -> None:

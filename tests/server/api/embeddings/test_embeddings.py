@@ -18,7 +18,7 @@ import server.embeddings as waiting
 from models.catalog.catalog import DEFAULT_EMBEDDER, Catalog
 from models.embedder import Embedder
 from server.api.health import LIFE
-from server.embeddings import TextEmbedder, make_embedding_worker
+from server.embeddings import FloatMatrix, TextEmbedder, make_embedding_worker
 from server.front_settings import Admission
 from server.predictor_cores import PREDICTOR_NICENESS
 from server.worker_process import WorkerProcess
@@ -32,12 +32,15 @@ PROCESS = "embedding model"
 
 @asynccontextmanager
 async def server(
-    make: Callable[..., object] = light_embedder.embed, model: str = NAME, **fields: Any
+    make: Callable[..., object] = light_embedder.embed,
+    model: str = NAME,
+    here: Callable[[], bool] = lambda: True,
+    **fields: Any,
 ) -> AsyncIterator[Live]:
     """A server whose embedder `make` makes in a process."""
     process = WorkerProcess(PROCESS, partial(make, model, "cpu"), 200)
     async with (
-        aclosing(TextEmbedder(Path(model).name, process)) as embedder,
+        aclosing(TextEmbedder(Path(model).name, process, here)) as embedder,
         live_server(embedder=embedder, **fields) as live,
     ):
         yield live
@@ -53,14 +56,12 @@ async def ask(live: Live, given: object, **fields: object) -> Any:
     return await live.obtain(URL, {"input": given, **fields})
 
 
-def child(name: str) -> int:
-    (found,) = (one for one in multiprocessing.active_children() if one.name == name)
-    assert found.pid is not None
-    return found.pid
+def children() -> list[int]:
+    return [one.pid for one in multiprocessing.active_children() if one.name == PROCESS and one.pid is not None]
 
 
 async def test_texts_and_token_ids_have_embeddings_in_their_order(live: Live) -> None:
-    assert not [one for one in multiprocessing.active_children() if one.name == PROCESS]  # until it is asked
+    assert not children()  # until it is asked
     reply = await ask(live, "hello")
     assert reply == {
         "object": "list",
@@ -72,8 +73,9 @@ async def test_texts_and_token_ids_have_embeddings_in_their_order(live: Live) ->
     texts = ["x" * (1 + place % 8) for place in range(100)]
     for given in (texts, [[ord(letter) for letter in text] for text in texts]):
         reply = await ask(live, given)
-        assert [one["embedding"] for one in reply["data"]] == [[120.0, 120.0, len(text)] for text in texts]
-        assert [one["index"] for one in reply["data"]] == [*range(100)]
+        assert [(one["index"], one["embedding"]) for one in reply["data"]] == [
+            (place, [120.0, 120.0, len(text)]) for place, text in enumerate(texts)
+        ]
         assert reply["usage"]["total_tokens"] == sum(map(len, texts))
 
 
@@ -103,26 +105,24 @@ CASES: dict[str, tuple[object, str | None, str]] = {
 
 async def test_what_cannot_be_embedded_is_a_400_that_says_what_to_change(live: Live) -> None:
     for case, (body, param, told) in CASES.items():
-        status, reply = await live.post(URL, body)
-        assert status == 400, (case, reply)
-        assert reply["error"]["param"] == param and told in reply["error"]["message"], (case, reply)
+        error = await live.refused(URL, body)
+        assert error["param"] == param and told in error["message"], case
     await ask(live, "fine")
 
 
 async def test_another_models_name_is_a_404_and_so_is_a_server_that_embeds_nothing(live: Live) -> None:
-    status, reply = await live.post(URL, {"input": "a", "model": "text-embedding-3-small"})
-    assert (status, reply["error"]["code"]) == (404, "model_not_found") and NAME in reply["error"]["message"]
+    error = await live.refused(URL, {"input": "a", "model": "text-embedding-3-small"}, 404)
+    assert error["code"] == "model_not_found" and NAME in error["message"]
     async with live_server() as none:
-        status, reply = await none.post(URL, {"input": "a"})
-        assert (status, reply["error"]["code"]) == (404, "no_embeddings")
+        assert (await none.refused(URL, {"input": "a"}, 404))["code"] == "no_embeddings"
 
 
 async def test_a_request_has_so_many_tokens_and_no_more(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("server.api.embeddings.MOST_TOKENS", 10)
     await ask(live, ["x" * 5, "x" * 5])
-    status, reply = await live.post(URL, {"input": ["x" * 5, "x" * 6]})
-    assert (status, reply["error"]["code"]) == (400, "too_many_tokens")
-    assert reply["error"]["message"].startswith("input: has 11 tokens, and a request may have 10")
+    error = await live.refused(URL, {"input": ["x" * 5, "x" * 6]})
+    assert error["code"] == "too_many_tokens"
+    assert error["message"].startswith("input: has 11 tokens, and a request may have 10")
 
 
 async def test_too_much_at_a_time_is_a_429(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -135,30 +135,27 @@ async def test_too_much_at_a_time_is_a_429(live: Live, monkeypatch: pytest.Monke
 
 
 async def test_a_process_that_fails_or_is_killed_is_a_503_and_then_there_is_another(live: Live) -> None:
-    status, reply = await live.post(URL, {"input": "c"})
-    assert (status, reply["error"]["code"]) == (503, "embedder_failed")
-    os.kill(child(PROCESS), signal.SIGKILL)
-    status, reply = await live.post(URL, {"input": "a"})
-    assert (status, reply["error"]["code"]) == (503, "embedder_failed")
+    assert (await live.refused(URL, {"input": "c"}, 503))["code"] == "embedder_failed"
+    (pid,) = children()
+    os.kill(pid, signal.SIGKILL)
+    assert (await live.refused(URL, {"input": "a"}, 503))["code"] == "embedder_failed"
     await ask(live, "fine")
     assert (await live.chat())["choices"]
 
 
 async def test_a_network_that_cannot_be_loaded_is_told_in_the_log_alone(caplog: pytest.LogCaptureFixture) -> None:
     async with server(light_embedder.fail) as live:
-        status, reply = await live.post(URL, {"input": "a"})
-    assert status == 503 and NAME not in reply["error"]["message"]
+        assert NAME not in (await live.refused(URL, {"input": "a"}, 503))["message"]
     assert "letters is no sentence embedder" in caplog.text
 
 
 async def test_keys_and_quotas_count_and_the_end_turns_calls_away() -> None:
     async with server(keys=["mine", "other"], admission=Admission(tokens_per_minute=5)) as live:
-        assert (await live.post(URL, {"input": "a"}))[0] == 401
+        await live.refused(URL, {"input": "a"}, 401)
         statuses = [(await live.post(URL, {"input": "x" * 5}, **bearer(key)))[0] for key in ("mine", "mine", "other")]
         assert statuses == [200, 429, 200]
-    async with server() as live:
         live.app[LIFE].draining = True
-        assert (await live.post(URL, {"input": "a"}))[0] == 503
+        await live.refused(URL, {"input": "a"}, 503, **bearer("other"))
 
 
 async def test_a_batch_embeds_too(tmp_path: Path) -> None:
@@ -176,15 +173,10 @@ async def test_a_batch_embeds_too(tmp_path: Path) -> None:
 async def test_a_model_that_is_not_here_is_a_503_with_the_command_and_never_fetched_inside_a_call() -> None:
     """The first call took 21 s to download it."""
     here: list[bool] = []
-    process = WorkerProcess(PROCESS, partial(light_embedder.embed, NAME, "cpu"))
-    async with (
-        aclosing(TextEmbedder(NAME, process, lambda: bool(here))) as embedder,
-        live_server(embedder=embedder) as live,
-    ):
-        status, reply = await live.post(URL, {"input": "hello"})
-        assert (status, reply["error"]["code"]) == (503, "model_not_fetched")
-        assert f"lengthwise models pull {NAME}" in reply["error"]["message"]
-        assert not [one for one in multiprocessing.active_children() if one.name == PROCESS]
+    async with server(here=lambda: bool(here)) as live:
+        error = await live.refused(URL, {"input": "hello"}, 503)
+        assert error["code"] == "model_not_fetched" and f"lengthwise models pull {NAME}" in error["message"]
+        assert not children()
         here.append(True)
         await ask(live, "hello")
 
@@ -199,24 +191,24 @@ async def test_the_official_client_embeds(live: Live) -> None:
         assert reply.usage.total_tokens == 8
 
 
-TEXTS = ["a b c", "d", "e f g h i j k l"]
-
-
 async def test_a_real_network_works_in_the_process_and_gives_way(embedder: Path) -> None:
     network = Embedder.load(embedder, max_tokens=1000)
+    texts = ["a b c", "d", "e f g h i j k l"]
     async with server(make_embedding_worker, str(embedder)) as live:
-        reply = await ask(live, TEXTS)
-        found = np.array([one["embedding"] for one in reply["data"]])
-        assert found == pytest.approx(network.encode(TEXTS), abs=1e-5)
-        ids = network.tokenize(TEXTS)
-        assert reply["usage"]["total_tokens"] == sum(map(len, ids))
-        assert np.array([one["embedding"] for one in (await ask(live, ids))["data"]]) == pytest.approx(found, abs=1e-6)
-        short = np.array([one["embedding"] for one in (await ask(live, TEXTS, dimensions=4))["data"]])
-        assert short == pytest.approx(found[:, :4] / np.linalg.norm(found[:, :4], axis=1, keepdims=True), abs=1e-5)
-        own, its = (os.getpriority(os.PRIO_PROCESS, pid) for pid in (0, child(PROCESS)))
+
+        async def vectors(given: object, **fields: object) -> FloatMatrix:
+            return np.array([one["embedding"] for one in (await ask(live, given, **fields))["data"]])
+
+        found, ids = await vectors(texts), network.tokenize(texts)
+        assert found == pytest.approx(network.encode(texts), abs=1e-5)
+        assert (await ask(live, texts))["usage"]["total_tokens"] == sum(map(len, ids))
+        assert await vectors(ids) == pytest.approx(found, abs=1e-6)
+        short = found[:, :4] / np.linalg.norm(found[:, :4], axis=1, keepdims=True)
+        assert await vectors(texts, dimensions=4) == pytest.approx(short, abs=1e-5)
+        own, its = (os.getpriority(os.PRIO_PROCESS, pid) for pid in (0, *children()))
         assert its == min(19, own + PREDICTOR_NICENESS)
-        assert (await live.post(URL, {"input": "a " * 31}))[0] == 400
-    assert not [one for one in multiprocessing.active_children() if one.name == PROCESS]
+        await live.refused(URL, {"input": "a " * 31})
+    assert not children()
 
 
 @pytest.mark.slow

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import closing
 from threading import Event
 from typing import Any, cast
+from unittest.mock import Mock
 
 import aiohttp
 import orjson
@@ -23,16 +24,18 @@ TOOL = {"type": "function", "function": {"name": "weather", "parameters": PERSON
 CHAT, COMPLETIONS, MESSAGES = "/v1/chat/completions", "/v1/completions", "/v1/messages"
 
 
-def json_schema(schema: object, **others: object) -> dict[str, object]:
-    return {"type": "json_schema", "json_schema": {"name": "person", "schema": schema, **others}}
-
-
 def form(schema: object, **others: object) -> dict[str, object]:
-    return {"response_format": json_schema(schema, **others)}
+    given = {"name": "person", "schema": schema, **others}
+    return {"response_format": {"type": "json_schema", "json_schema": given}}
 
 
 def only(**constraint: object) -> dict[str, object]:
     return {"structured_outputs": constraint}
+
+
+def body_of(path: str, **fields: object) -> dict[str, object]:
+    body = {"prompt": "Hi"} if path == COMPLETIONS else chat_body(max_tokens=9)
+    return {**body, **fields}
 
 
 def asked(live: Live) -> Grammar | None:
@@ -41,23 +44,34 @@ def asked(live: Live) -> Grammar | None:
 
 WRITTEN = orjson.dumps(PERSON).decode()
 CLOSED = orjson.dumps(PERSON | {"additionalProperties": False}).decode()
+JSON = Grammar(GrammarKind.JSON_SCHEMA, WRITTEN)
+LENIENT = Grammar(GrammarKind.JSON_SCHEMA, WRITTEN, True)
+ANY = Grammar(GrammarKind.JSON_SCHEMA, '{"type":"object"}')
+WORDS = Grammar(GrammarKind.REGEX, "yes|no")
+CHOICE = Grammar(GrammarKind.LARK, 'start: "yes" | "no"')
+YES = Grammar(GrammarKind.LARK, 'start: "yes"')
+A = Grammar(GrammarKind.REGEX, "a")
 
 
 BOTH = [
     ({}, None),
     ({"response_format": None}, None),
     ({"response_format": {"type": "text"}}, None),
-    ({"response_format": {"type": "json_object"}}, Grammar(GrammarKind.JSON_SCHEMA, '{"type":"object"}')),
-    (form(PERSON), Grammar(GrammarKind.JSON_SCHEMA, WRITTEN, True)),
+    ({"response_format": {"type": "json_object"}}, ANY),
+    (form(PERSON), LENIENT),
     (form(PERSON, strict=True), Grammar(GrammarKind.JSON_SCHEMA, CLOSED)),
-    (form(PERSON, strict=False), Grammar(GrammarKind.JSON_SCHEMA, WRITTEN, True)),
-    (only(json=PERSON), Grammar(GrammarKind.JSON_SCHEMA, WRITTEN)),
-    (only(json=WRITTEN), Grammar(GrammarKind.JSON_SCHEMA, WRITTEN)),
-    (only(json_object=True), Grammar(GrammarKind.JSON_SCHEMA, '{"type":"object"}')),
-    (only(regex="a+"), Grammar(GrammarKind.REGEX, "a+")),
+    (form(PERSON, strict=False), LENIENT),
+    (only(json=PERSON), JSON),
+    (only(json=WRITTEN), JSON),
+    (only(json_object=True), ANY),
+    (only(regex="yes|no"), WORDS),
     (only(choice=["a", 'b"\n']), Grammar(GrammarKind.LARK, r'start: "a" | "b\"\n"')),
-    (only(grammar='start: "a"'), Grammar(GrammarKind.LARK, 'start: "a"')),
-    (only(regex="a", json=None, json_object=False), Grammar(GrammarKind.REGEX, "a")),
+    (only(grammar='start: "yes"'), YES),
+    (only(regex="a", json=None, json_object=False), A),
+    # what constrains nothing by itself
+    ({"guided_decoding_backend": "outlines"}, None),
+    ({"nvext": {"ignore_eos": True}}, None),
+    ({"regex": "", "ebnf": "", "guided_choice": []}, None),
 ]
 
 
@@ -69,11 +83,6 @@ async def test_both_endpoints_ask_for_the_same(live: Live, fields: dict[str, obj
     assert asked(live) == grammar
 
 
-JSON = Grammar(GrammarKind.JSON_SCHEMA, WRITTEN)
-LENIENT = Grammar(GrammarKind.JSON_SCHEMA, WRITTEN, True)
-ANY = Grammar(GrammarKind.JSON_SCHEMA, '{"type":"object"}')
-WORDS = Grammar(GrammarKind.REGEX, "yes|no")
-CHOICE = Grammar(GrammarKind.LARK, 'start: "yes" | "no"')
 REFUSED = "structured_outputs"
 
 OTHERS: list[tuple[str, str, object, Grammar | str]] = [
@@ -99,7 +108,7 @@ OTHERS: list[tuple[str, str, object, Grammar | str]] = [
     ("TGI, mistral.rs", "grammar", {"type": "json_schema", "value": PERSON}, JSON),
     ("TGI, mistral.rs", "grammar", {"type": "regex", "value": "yes|no"}, WORDS),
     ("TGI", "response_format", {"type": "regex", "value": "yes|no"}, "regex"),
-    ("mistral.rs", "grammar", {"type": "lark", "value": 'start: "yes"'}, Grammar(GrammarKind.LARK, 'start: "yes"')),
+    ("mistral.rs", "grammar", {"type": "lark", "value": 'start: "yes"'}, YES),
     ("mistral.rs", "grammar", {"type": "llguidance", "value": {}}, REFUSED),
     ("Ollama", "format", "json", ANY),
     ("Ollama", "format", PERSON, JSON),
@@ -115,16 +124,16 @@ OTHERS: list[tuple[str, str, object, Grammar | str]] = [
 async def test_other_servers_constraints_are_taken_or_refused_but_never_passed_over(
     live: Live, path: str, server: str, field: str, value: object, meant: Grammar | str
 ) -> None:
-    body = {"prompt": "Hi"} if path == COMPLETIONS else {**chat_body(), "max_tokens": 9}
-    status, reply = await live.post(path, {**body, field: value})
+    body = body_of(path)
     if path == MESSAGES and field == "response_format":
-        assert status == 400 and "output_config" in reply["error"]["message"]
+        assert "output_config" in (await live.refused(path, {**body, field: value}))["message"]
     elif isinstance(meant, Grammar):
-        assert (status, asked(live)) == (200, meant), server
+        await live.obtain(path, {**body, field: value})
+        assert asked(live) == meant, server
     else:
-        assert status == 400 and reply["error"]["message"].startswith(field), server
-        assert path == MESSAGES or reply["error"]["param"] == field, server
-        assert meant in reply["error"]["message"]
+        error = await live.refused(path, {**body, field: value})
+        assert error["message"].startswith(field) and meant in error["message"], server
+        assert path == MESSAGES or error["param"] == field, server
     for nothing in (None, False) if field in ("guided_json_object", "json_object") else (None,):
         await live.obtain(path, {**body, field: nothing})
         assert asked(live) is None
@@ -139,31 +148,19 @@ async def test_anthropics_earlier_word_for_a_form_is_taken(live: Live) -> None:
 BOUNDED = [
     {"regex": "a", "guided_json": PERSON},
     {"regex": "a", "response_format": {"type": "json_object"}},
-    {"regex": "a", "structured_outputs": {"choice": ["a"]}},
+    {"regex": "a", **only(choice=["a"])},
     {"grammar": {"type": ["json"], "value": {}}},
     {"grammar": {"type": "json"}},
-    {"format": "yaml"},
-    {"guided_choice": "a"},
-    {"regex": 3},
-    {"json_schema": 3},
-    {"json_schema": "{"},
-    {"structured_outputs": {"json": PERSON, "whitespace_pattern": " "}},
-    {"structured_outputs": {"structural_tag": "{}"}},
+    *({"format": "yaml"}, {"guided_choice": "a"}, {"regex": 3}, {"json_schema": 3}, {"json_schema": "{"}),
+    only(json=PERSON, whitespace_pattern=" "),
+    only(structural_tag="{}"),
 ]
 
 
+@pytest.mark.parametrize("path", [CHAT, COMPLETIONS])
 @pytest.mark.parametrize("fields", BOUNDED)
-async def test_other_servers_words_have_the_same_bounds(live: Live, fields: dict[str, object]) -> None:
-    for path, body in ((CHAT, chat_body(**fields)), (COMPLETIONS, {"prompt": "Hi", **fields})):
-        status, reply = await live.post(path, body)
-        assert (status, reply["error"]["param"] in (*fields, "structured_outputs")) == (400, True), reply
-
-
-async def test_what_constrains_nothing_by_itself_is_ignored(live: Live) -> None:
-    harmless: list[dict[str, Any]] = [{"guided_decoding_backend": "outlines"}, {"nvext": {"ignore_eos": True}}]
-    for fields in (*harmless, {"regex": "", "ebnf": "", "guided_choice": []}):
-        await live.chat(**fields)
-        assert asked(live) is None
+async def test_other_servers_words_have_the_same_bounds(live: Live, path: str, fields: dict[str, object]) -> None:
+    assert (await live.refused(path, body_of(path, **fields)))["param"] in (*fields, "structured_outputs")
 
 
 LOOKING = {"type": "object", "properties": {"p": {"type": "string", "pattern": "^(?!a)"}}, "required": ["p"]}
@@ -231,8 +228,8 @@ async def test_arguments_of_no_object_bind_nothing_unless_strict(roomy: Live) ->
 
 
 async def test_all_answers_of_a_call_have_the_grammar(live: Live) -> None:
-    await live.complete(prompt=["a", "b"], n=2, structured_outputs={"regex": "a"})
-    assert {request.sampling.grammar for request in live.dispatcher.submitted} == {Grammar(GrammarKind.REGEX, "a")}
+    await live.complete(prompt=["a", "b"], n=2, **only(regex="a"))
+    assert [request.sampling.grammar for request in live.dispatcher.submitted] == [A] * 4
 
 
 async def test_the_order_of_properties_is_kept(live: Live) -> None:
@@ -244,18 +241,16 @@ async def test_the_order_of_properties_is_kept(live: Live) -> None:
     assert list(orjson.loads(grammar.text)["properties"]) == ["z", "e", "b", "r", "a"]
 
 
-async def test_a_compiled_grammar_is_held_for_as_long_as_its_call_lasts() -> None:
-    async with live_server() as live:
-        live.dispatcher.pause = 0
-        data = orjson.dumps(chat_body(stream=True, structured_outputs={"regex": "a"}))
-        async with live.session.post(live.url + CHAT, data=data) as response:
-            compiler = live.service.model.grammars
-            assert compiler is not None
-            for place in range(50):  # more than are kept
-                await compiler.compile(Grammar(GrammarKind.REGEX, f"b{{{place + 1}}}"))
-            assert Grammar(GrammarKind.REGEX, "a") in compiler.grammars._known
-            live.dispatcher.release()
-            await response.read()
+async def test_a_compiled_grammar_is_held_for_as_long_as_its_call_lasts(live: Live) -> None:
+    live.dispatcher.pause = 0
+    async with live.streaming(CHAT, chat_body(**only(regex="a"))) as content:
+        compiler = live.service.model.grammars
+        assert compiler is not None
+        for place in range(50):  # more than are kept
+            await compiler.compile(Grammar(GrammarKind.REGEX, f"b{{{place + 1}}}"))
+        assert A in compiler.grammars._known
+        live.dispatcher.release()
+        await content.read()
 
 
 DEEP: Any = {}
@@ -288,60 +283,49 @@ BAD: dict[str, tuple[dict[str, object], str]] = {
 @pytest.mark.parametrize(("fields", "said"), BAD.values(), ids=BAD)
 @pytest.mark.parametrize("path", [CHAT, COMPLETIONS])
 async def test_what_cannot_be_asked_is_refused(live: Live, path: str, fields: dict[str, object], said: str) -> None:
-    status, reply = await live.post(path, {**(chat_body() if path == CHAT else {"prompt": "Hi"}), **fields})
-    assert (status, reply["error"]["param"]) == (400, [*fields][-1]), reply
-    assert said in reply["error"]["message"]
-    assert reply["error"]["message"].isprintable()
+    error = await live.refused(path, body_of(path, **fields))
+    assert error["param"] == [*fields][-1]
+    assert said in error["message"] and error["message"].isprintable()
     assert live.dispatcher.submitted == []
 
 
 async def test_structured_outputs_do_not_go_with_tools(live: Live) -> None:
-    fields = {"tools": [TOOL], "structured_outputs": {"regex": "a"}}
-    status, reply = await live.post(CHAT, chat_body(**fields))
-    assert (status, reply["error"]["param"]) == (400, "structured_outputs")
+    fields = {"tools": [TOOL], **only(regex="a")}
+    assert (await live.refused(CHAT, chat_body(**fields)))["param"] == "structured_outputs"
     await live.chat(**fields, tool_choice="none")
-    assert asked(live) == Grammar(GrammarKind.REGEX, "a")
+    assert asked(live) == A
 
 
 async def test_a_length_cannot_be_replayed_in_a_grammar() -> None:
     async with live_server(allow_replay=True) as live:
         fields = {"replay_tokens": 5, "response_format": {"type": "json_object"}}
-        status, reply = await live.post(CHAT, chat_body(**fields))
-        assert (status, reply["error"]["param"]) == (400, "replay_tokens")
+        assert (await live.refused(CHAT, chat_body(**fields)))["param"] == "replay_tokens"
 
 
 async def test_a_server_may_refuse_to_constrain_answers() -> None:
     asked = ({"response_format": {"type": "json_object"}}, only(regex="a"), choosing("required", TOOL))
     async with live_server(grammars=None, context_length=4096) as live:
         for fields in asked:
-            status, reply = await live.post(CHAT, chat_body(**fields))
-            assert (status, reply["error"]["param"]) == (400, next(iter(fields)))
-            assert "--no-structured-outputs" in reply["error"]["message"]
+            error = await live.refused(CHAT, chat_body(**fields))
+            assert error["param"] == next(iter(fields)) and "--no-structured-outputs" in error["message"]
         await live.chat(tools=[TOOL])
         await live.chat(response_format={"type": "text"})
 
 
-class Failing:
-    """Tries nothing, for want of a process."""
-
-    def run(self, trial: Trial) -> Outcome:
-        raise TrialsFailed("grammars cannot be compiled at present; try again later")
-
-    def close(self) -> None:
-        pass
+VOCABULARY = (FakeText().to_json, FakeText.VOCAB, {END})
 
 
 async def test_what_is_no_fault_of_the_grammar_is_told_as_that() -> None:
-    vocabulary = (FakeText().to_json, FakeText.VOCAB, {END})
-    full, roomy = Grammars(*vocabulary, held=-1), Grammars(*vocabulary)
-    for compiler, told in (
-        (GrammarCompiler(full, cast(Any, InThread(roomy))), (429, "too_many_grammars")),
-        (GrammarCompiler(roomy, cast(Any, Failing())), (503, "unavailable")),
+    full, roomy = Grammars(*VOCABULARY, held=-1), Grammars(*VOCABULARY)
+    no_process = Mock()
+    no_process.run.side_effect = TrialsFailed("grammars cannot be compiled at present; try again later")
+    for compiler, status, code in (
+        (GrammarCompiler(full, cast(Any, InThread(roomy))), 429, "too_many_grammars"),
+        (GrammarCompiler(roomy, no_process), 503, "unavailable"),
     ):
         async with live_server(grammars=compiler) as live:
-            status, reply = await live.post(CHAT, chat_body(response_format={"type": "json_object"}))
-            assert (status, reply["error"]["code"]) == told
-            assert "try again later" in reply["error"]["message"]
+            error = await live.refused(CHAT, chat_body(response_format={"type": "json_object"}), status)
+            assert error["code"] == code and "try again later" in error["message"]
 
 
 class Lasting:
@@ -362,7 +346,7 @@ class Lasting:
 async def test_who_waits_for_a_grammar_is_told_that_the_server_ends() -> None:
     """The trial of a large grammar may take seconds more than what ran: the connection was cut, without an answer."""
     tester, port = Lasting(), socket.create_server(("127.0.0.1", 0))
-    compiler = GrammarCompiler(Grammars(FakeText().to_json, FakeText.VOCAB, {END}), cast(Any, tester))
+    compiler = GrammarCompiler(Grammars(*VOCABULARY), cast(Any, tester))
     url = f"http://127.0.0.1:{port.getsockname()[1]}"
     body = chat_body(response_format={"type": "json_object"})
     async with played_dispatcher() as dispatcher, aiohttp.ClientSession(url) as session:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from engine.messages import REPETITION, FinishReason, RowSpec, RowUpdate
-from tests.server.fakes import ANSWER, FakeText, say
+from tests.server.fakes import ANSWER, FakeText, failing, say
 from tests.server.live import Live, live_server, prompt_of
 
 PATH = "/v1/messages"
@@ -19,8 +19,11 @@ CALL = '<tool_call>\n{"name": "weather", "arguments": {"city": "Graz"}}\n</tool_
 CONTEXT = 4096  # the words about tools fit into it
 
 
+SAID = [{"role": "user", "content": "Hi"}]
+
+
 def body(**fields: object) -> dict[str, object]:
-    return {"max_tokens": 100, "messages": [{"role": "user", "content": "Hi"}], **fields}
+    return {"max_tokens": 100, "messages": SAID, **fields}
 
 
 async def ask(live: Live, **fields: object) -> Any:
@@ -36,9 +39,9 @@ async def test_a_whole_message_has_a_block_of_text(live: Live) -> None:
     reply = await ask(live, system=[{"type": "text", "text": "Be brief."}], temperature=0.5, top_k=3)
     text = "system:Be brief.\nuser:Hi\nassistant:"
     assert prompt_of(live) == text
-    assert reply["id"].startswith("msg_")
+    assert reply.pop("id").startswith("msg_")
     cache = {"cache_read_input_tokens": 0, "cache_creation_input_tokens": 0}
-    assert {name: value for name, value in reply.items() if name != "id"} == {
+    assert reply == {
         **{"type": "message", "role": "assistant", "model": live.service.model.id},
         "content": [{"type": "text", "text": ANSWER}],
         **{"stop_reason": "end_turn", "stop_sequence": None},
@@ -65,16 +68,13 @@ async def test_why_an_answer_ended(live: Live) -> None:
 
 
 async def test_the_events_of_a_stream_build_up_the_whole_message(live: Live) -> None:
-    events = await stream(live)
-    kinds = [event["type"] for event in events]
-    deltas = [event for event in events if event["type"] == "content_block_delta"]
-    assert kinds[:2] == ["message_start", "content_block_start"]
-    assert kinds[2:-3] == ["content_block_delta"] * len(deltas)
-    assert kinds[-3:] == ["content_block_stop", "message_delta", "message_stop"]
-    assert events[0]["message"]["content"] == [] and events[0]["message"]["stop_reason"] is None
-    assert events[1]["content_block"] == {"type": "text", "text": ""}
+    events, whole = await stream(live), await ask(live)
+    begun, block, *deltas = events[:-3]
+    assert (begun["type"], begun["message"]["content"], begun["message"]["stop_reason"]) == ("message_start", [], None)
+    assert block == {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}}
+    assert {event["type"] for event in deltas} == {"content_block_delta"}
     assert "".join(event["delta"]["text"] for event in deltas) == ANSWER
-    whole = await ask(live)
+    assert [event["type"] for event in events[-3:]] == ["content_block_stop", "message_delta", "message_stop"]
     assert events[-2]["delta"] == {"stop_reason": "end_turn", "stop_sequence": None}
     assert events[-2]["usage"] == whole["usage"]
 
@@ -91,12 +91,13 @@ async def test_a_call_is_a_block_of_its_own(live: Live) -> None:
     reply = await ask(live, tools=[WEATHER])
     said, called = reply["content"]
     assert said == {"type": "text", "text": "Let me see."}
-    assert called["id"].startswith("toolu_")
-    assert (called["type"], called["name"], called["input"]) == ("tool_use", "weather", {"city": "Graz"})
+    assert called.pop("id").startswith("toolu_")
+    assert called == {"type": "tool_use", "name": "weather", "input": {"city": "Graz"}}
     assert reply["stop_reason"] == "tool_use"
     events = await stream(live, tools=[WEATHER])
-    (begun,) = (event for event in events if event.get("content_block", {}).get("type") == "tool_use")
-    assert (begun["index"], begun["content_block"]["name"], begun["content_block"]["input"]) == (1, "weather", {})
+    _, begun = [event for event in events if event["type"] == "content_block_start"]
+    assert begun["content_block"].pop("id").startswith("toolu_")
+    assert (begun["index"], begun["content_block"]) == (1, {"type": "tool_use", "name": "weather", "input": {}})
     parts = [event["delta"] for event in events if event["type"] == "content_block_delta" and event["index"] == 1]
     assert json.loads("".join(part["partial_json"] for part in parts)) == {"city": "Graz"}
     assert [event["index"] for event in events if event["type"] == "content_block_stop"] == [0, 1]
@@ -151,14 +152,9 @@ async def test_an_answer_goes_on_with_a_last_turn_of_the_assistants(live: Live) 
 
 
 async def test_tokens_are_counted_as_they_would_be_read(live: Live) -> None:
-    fields = {"messages": [{"role": "user", "content": "Hi"}], "system": "S"}
-    status, reply = await live.post(f"{PATH}/count_tokens", fields)
-    assert (status, reply) == (200, {"input_tokens": len(FakeText().encode("system:S\nuser:Hi\nassistant:"))})
-    status, reply = await live.post(f"{PATH}/count_tokens", {"messages": []})
-    assert (status, reply["error"]["type"]) == (400, "invalid_request_error")
-
-
-SAID = [{"role": "user", "content": "Hi"}]
+    reply = await live.obtain(f"{PATH}/count_tokens", {"messages": SAID, "system": "S"})
+    assert reply == {"input_tokens": len(FakeText().encode("system:S\nuser:Hi\nassistant:"))}
+    assert (await live.refused(f"{PATH}/count_tokens", {"messages": []}))["type"] == "invalid_request_error"
 
 
 def said(*blocks: object) -> dict[str, object]:
@@ -203,8 +199,7 @@ async def test_what_there_is_not_is_told_in_anthropics_form(live: Live, method: 
 async def test_thoughts_and_tools_of_other_servers_are_passed_over(live: Live, path: str) -> None:
     """Claude Code asks for both."""
     search = {"type": "web_search_20250305", "name": "web_search"}
-    fields = body(thinking={"type": "enabled", "budget_tokens": 1024}, tools=[search])
-    await live.obtain(path, fields)
+    await live.obtain(path, body(thinking={"type": "enabled", "budget_tokens": 1024}, tools=[search]))
 
 
 async def test_claude_codes_header_is_no_part_of_the_prompt(live: Live) -> None:
@@ -220,22 +215,13 @@ async def test_a_turn_may_be_the_systems(live: Live) -> None:
     assert prompt_of(live).count("system:") == 2
 
 
-async def test_any_model_may_be_asked_for_where_the_server_says_so() -> None:
-    async with live_server(accept_any_model=True) as live:
-        status, reply = await live.post(PATH, body(model="claude-opus-4"))
-        assert (status, reply["model"]) == (200, "fake")
+async def test_any_model_may_be_asked_for_where_the_server_says_so(live: Live) -> None:
+    assert (await live.refused(PATH, body(model="claude-opus-4"), 404))["type"] == "not_found_error"
+    async with live_server(accept_any_model=True) as open_to_all:
+        assert (await ask(open_to_all, model="claude-opus-4"))["model"] == "fake"
 
 
 async def test_a_failure_within_a_stream_is_its_last_event(live: Live) -> None:
-    def script(row: RowSpec) -> Iterable[RowUpdate]:
-        yield RowUpdate(row.row_id, token_ids=(71,), text="G")
-        yield RowUpdate(row.row_id, finish_reason=FinishReason.ERROR, error="it broke")
-
-    live.dispatcher.script = script
+    live.dispatcher.script = failing
     last = (await stream(live))[-1]
-    assert (last["type"], last["error"]) == ("error", {"type": "api_error", "message": "it broke"})
-
-
-async def test_a_model_that_is_not_served_is_told_in_anthropics_form(live: Live) -> None:
-    status, reply = await live.post(PATH, body(model="claude"))
-    assert (status, reply["error"]["type"]) == (404, "not_found_error")
+    assert (last["type"], last["error"]) == ("error", {"type": "api_error", "message": "the device caught fire"})

@@ -3,13 +3,20 @@ says what to call; ids and texts are our own."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import Any
 
 import orjson
 
-from tests.server.api.programs.agents import CACHED, CLAUDE_CODE, CODEX, OPENCODE, SESSION, codex_item
-from tests.server.api.programs.shapes import Call, Item, Shape, text
+from tests.server.api.programs.agents import (
+    CLAUDE_CODE,
+    CODEX,
+    OPENCODE,
+    SESSION,
+    claude_history,
+    claude_system,
+    codex_item,
+)
+from tests.server.api.programs.shapes import Call, Item, Shape
 
 CHILD = "0c0ffee0-0000-7000-8000-000000000002"
 Calls = Sequence[tuple[str, Mapping[str, Any], Any]]  # tool, arguments, result
@@ -43,21 +50,12 @@ class Spawning:
                 histories[name] += shape.write(call, told)
 
 
-def claude_history(task: str) -> list[Item]:
-    return [
-        text("user", "<reminder>Be kind.</reminder>", task),
-        {"role": "system", "content": "These are skills: none."},
-    ]
-
-
+CLAUDE_BILLING = "x-anthropic-billing-header: cc_version=2.1.197.378; cc_is_subagent=true;"
 CLAUDE_CHILD = {
-    "system": [
-        {"type": "text", "text": "x-anthropic-billing-header: cc_version=2.1.197.378; cc_is_subagent=true;"},
-        {"type": "text", "text": "You write code.", **CACHED},
-        {"type": "text", "text": "You are an agent of Claude Code.", **CACHED},
-    ],
+    "system": claude_system(CLAUDE_BILLING, "You write code.", "You are an agent of Claude Code."),
     "thinking": {"type": "disabled"},
 }
+SKILLS = "These are skills: none."
 DELEGATED = {"description": "Look", "prompt": "Look into it.", "subagent_type": "general-purpose"}
 SAID: list[Item] = [{"type": "text", "text": "All is done."}, {"type": "text", "text": "agentId: a1"}]
 ECHO = {"command": "echo hello", "description": "Say"}
@@ -68,13 +66,13 @@ CLAUDE_CODE_SPAWNING = Spawning(
         "main": Agent({}, CLAUDE_CODE.history, (("Agent", DELEGATED, SAID), ("Bash", ECHO, "hello"))),
         "child": Agent(
             {"x-claude-code-agent-id": "a1"},
-            claude_history("Look into it."),
+            claude_history("Look into it.", SKILLS),
             (("Bash", ECHO, "hello"), ("Agent", DELEGATED, SAID)),
             CLAUDE_CHILD,
         ),
         "grandchild": Agent(
             {"x-claude-code-agent-id": "a2", "x-claude-code-parent-agent-id": "a1"},
-            claude_history("Look there."),
+            claude_history("Look there.", SKILLS),
             (("Bash", ECHO, "hello"),),
             CLAUDE_CHILD,
         ),
@@ -82,36 +80,25 @@ CLAUDE_CODE_SPAWNING = Spawning(
     ("main", "child", "child", "grandchild", "grandchild", "child", "main", "main"),
 )
 
-WAITED = '{"status":{"0c0ffee0-0000-7000-8000-000000000002":{"completed":"All is done."}},"timed_out":false}'
 CODEX_CHILD = {
-    "session-id": SESSION,
-    "thread-id": CHILD,
-    "x-client-request-id": CHILD,
-    "x-codex-parent-thread-id": SESSION,
-    "x-openai-subagent": "collab_spawn",
+    **{"session-id": SESSION, "thread-id": CHILD, "x-client-request-id": CHILD},
+    **{"x-codex-parent-thread-id": SESSION, "x-openai-subagent": "collab_spawn"},
 }
 
 
 def codex_spawning(history: Sequence[Item], **arguments: object) -> Spawning:
     """`history`: the subagent's."""
-    told = '{"agent_id":"0c0ffee0-0000-7000-8000-000000000002","nickname":"Plato"}'
+    told = f'{{"agent_id":"{CHILD}","nickname":"Plato"}}'
+    waited = f'{{"status":{{"{CHILD}":{{"completed":"All is done."}}}},"timed_out":false}}'
     exec_command = ("exec_command", {"cmd": "echo hello"}, "Process exited with code 0\nOutput:\nhello\n")
-    return Spawning(
-        CODEX,
-        {
-            "main": Agent(
-                {"session-id": SESSION, "thread-id": SESSION},
-                CODEX.history,
-                (
-                    ("spawn_agent", {"message": "Look into it.", **arguments}, told),
-                    ("wait_agent", {"targets": [CHILD]}, WAITED),
-                    exec_command,
-                ),
-            ),
-            "child": Agent(CODEX_CHILD, history, (exec_command,)),
-        },
-        ("main", "main", "child", "child", "main", "main"),
+    calls = (
+        ("spawn_agent", {"message": "Look into it.", **arguments}, told),
+        ("wait_agent", {"targets": [CHILD]}, waited),
+        exec_command,
     )
+    main = Agent({"session-id": SESSION, "thread-id": SESSION}, CODEX.history, calls)
+    agents = {"main": main, "child": Agent(CODEX_CHILD, history, (exec_command,))}
+    return Spawning(CODEX, agents, ("main", "main", "child", "child", "main", "main"))
 
 
 OPENCODE_SAID = '<task id="ses_2" state="completed">\n<task_result>\nAll is done.\n</task_result>\n</task>'
@@ -132,12 +119,11 @@ OPENCODE_SPAWNING = Spawning(
     ("main", "child", "child", "main", "main"),
 )
 
-SPAWNING: Mapping[str, Spawning] = MappingProxyType(
-    {
-        "Claude Code": CLAUDE_CODE_SPAWNING,
-        "Codex": codex_spawning((*CODEX.history[:3], codex_item(5, "user", "Look into it."))),
-        # the subagent begins with what was said to the one that started it
-        "Codex, forked": codex_spawning((*CODEX.history, codex_item(5, "user", "Look into it.")), fork_context=True),
-        "opencode": OPENCODE_SPAWNING,
-    }
-)
+CODEX_TASK = codex_item(5, "user", "Look into it.")
+SPAWNING: Mapping[str, Spawning] = {
+    "Claude Code": CLAUDE_CODE_SPAWNING,
+    "Codex": codex_spawning((*CODEX.history[:3], CODEX_TASK)),
+    # the subagent begins with what was said to the one that started it
+    "Codex, forked": codex_spawning((*CODEX.history, CODEX_TASK), fork_context=True),
+    "opencode": OPENCODE_SPAWNING,
+}

@@ -19,7 +19,7 @@ from tests.server.api.programs.subagents import SPAWNING
 from tests.server.api.programs.without_tools import CALLS_WITHOUT_TOOLS
 from tests.server.api.tools.test_tools import assembled
 from tests.server.fakes import ANSWER, END, say
-from tests.server.live import Live, live_server, prompt_of
+from tests.server.live import NO_HEADERS, Live, prompt_of
 
 AGENTS = {**CODING_AGENTS, **SDKS}
 CONTEXT = 8192  # more than any prompt here, and less than the most tokens that programs ask for
@@ -38,12 +38,16 @@ async def test_an_agent_of_others_goes_through_its_turns(live: Live, name: str) 
         call, said, item = await ask(live, shape, history)
         assert (call, said) == (None, ANSWER)
         history += shape.close(said, item)
-    check_prompt(shape, prompt_of(live))
+    # The model was told all that was said: calls, results, and the answer.
+    prompt = prompt_of(live)
+    assert prompt.count(f"{OPEN}\n") == len(shape.calls) + 1  # and once in the words about tools
+    assert ANSWER in prompt and PICTURE not in prompt
+    places = [prompt.index(told) for _, _, told in shape.calls if isinstance(told, str)]
+    assert places == sorted(places)
 
 
 def script_of(shape: Shape) -> Any:
     """Call the tools, by how many results are there, then answer."""
-
     called = [call_head(tool) + json.dumps(arguments) + CALL_TAIL for tool, arguments, _ in shape.calls]
 
     def script(row: RowSpec) -> Iterable[RowUpdate]:
@@ -51,14 +55,6 @@ def script_of(shape: Shape) -> Any:
         return say([*called, ANSWER][results], row)
 
     return script
-
-
-def check_prompt(shape: Shape, prompt: str) -> None:
-    """Assert that the model was told all that was said: calls, results, and the answer."""
-    assert prompt.count(f"{OPEN}\n") == len(shape.calls) + 1  # and once in the words about tools
-    assert ANSWER in prompt and PICTURE not in prompt
-    places = [prompt.index(told) for _, _, told in shape.calls if isinstance(told, str)]
-    assert places == sorted(places)
 
 
 async def ask(live: Live, shape: Shape, history: list[Any]) -> tuple[Call | None, str, str]:
@@ -125,13 +121,22 @@ def bodies(shape: Shape, run: str) -> Iterator[dict[str, Any]]:
     """Of a run's turns in order, as other texts than another run's."""
     history: list[Any] = orjson.loads(orjson.dumps(shape.history))
     history[-1]["content"] = f"{history[-1]['content']} {run}"
-    yield {**shape.body, shape.key: [*history]}
     for at, (tool, arguments, told) in enumerate(shape.calls):
+        yield {**shape.body, shape.key: [*history]}
         call = Call(f"call_{run}_{at}", f"fc_{run}_{at}", tool, orjson.dumps(arguments).decode())
         history += shape.write(call, told)
-        yield {**shape.body, shape.key: [*history]}
+    yield {**shape.body, shape.key: [*history]}
     history += shape.close(f"Done with {run}.", f"msg_{run}")
     yield {**shape.body, shape.key: [*history]}
+
+
+def put(recognizer: Recognizer, *chain: str, key: str = "key") -> Program:
+    """The run of a call with these messages."""
+    return recognizer.recognize(key, Signs(chain=[one.encode() for one in chain]), 0.0)
+
+
+def put_body(recognizer: Recognizer, body: object, headers: Mapping[str, str] = NO_HEADERS) -> Program:
+    return recognizer.recognize("key", read_signs(orjson.dumps(body), headers), 0.0)
 
 
 def play(shapes: Mapping[str, Shape], runs: int, keys: int, seed: int) -> tuple[int, int, int]:
@@ -170,24 +175,18 @@ def test_turns_of_mingled_runs_are_recognized_by_their_messages_alone() -> None:
 def test_runs_that_begin_alike_stay_apart_once_they_differ() -> None:
     """64 agents with one first prompt, as evaluations start them."""
     recognizer = Recognizer()
-    begun = [recognizer.recognize("key", Signs(chain=[b"a"]), 0.0) for _ in range(64)]
-    assert len(set(begun)) == 64
-    later = [[recognizer.recognize("key", Signs(chain=[b"a", b"%d" % run]), 0.0)] for run in range(64)]
+    begun = {put(recognizer, "a") for _ in range(64)}
+    assert len(begun) == 64
+    later = [{put(recognizer, "a", f"{run}")} for run in range(64)]
     for turn in range(5):
         for run, found in enumerate(later):
-            chain = [b"a", *(b"%d %d" % (run, at) for at in range(-1, turn + 1))]
-            chain[1] = b"%d" % run
-            found.append(recognizer.recognize("key", Signs(chain=chain), 0.0))
-    assert all(len(set(found)) == 1 for found in later) and {found[0] for found in later} == set(begun)
+            found.add(put(recognizer, "a", f"{run}", *(f"{run} {at}" for at in range(turn + 1))))
+    assert all(len(found) == 1 for found in later) and set.union(*later) == begun
 
 
 def test_a_repeated_turn_and_a_branch_stay_with_their_run() -> None:
     recognizer = Recognizer()
-    run, *others = [
-        recognizer.recognize("key", Signs(chain=chain), 0.0)
-        for chain in ([b"a"], [b"a", b"b"], [b"a", b"b"], [b"a", b"b", b"c"], [b"a", b"b", b"d"])
-    ]
-    assert all(other is run for other in others)
+    assert len({put(recognizer, *chain) for chain in ("a", "ab", "ab", "abc", "abd")}) == 1
 
 
 def test_no_call_finds_the_run_of_another_key() -> None:
@@ -200,30 +199,32 @@ def test_no_call_finds_the_run_of_another_key() -> None:
 
 def test_a_key_with_many_calls_forgets_its_own_first() -> None:
     recognizer = Recognizer(most=100)
-    kept = recognizer.recognize("quiet", Signs(chain=[b"a"]), 0.0)
+    kept = put(recognizer, "a", key="quiet")
     for call in range(1000):
-        recognizer.recognize("busy", Signs(chain=[b"%d" % call]), 0.0)
-    assert recognizer.recognize("quiet", Signs(chain=[b"a", b"b"]), 0.0) is kept
+        put(recognizer, f"{call}", key="busy")
+    assert put(recognizer, "a", "b", key="quiet") is kept
     assert sum(map(len, recognizer._keys.values())) <= 100
 
 
 def test_calls_that_are_all_alike_stay_few() -> None:
     recognizer = Recognizer(most=3000)
     for call in range(9000):
-        recognizer.recognize("key", Signs(chain=[b"%d" % (call % 5)]), 0.0)
+        put(recognizer, f"{call % 5}")
     (marks,) = recognizer._keys.values()
     assert {len(alike) for alike in marks.values()} <= {*range(1, 1025)}
     assert sum(map(len, marks.values())) == len(marks) + recognizer._alike <= 3000
 
 
-@pytest.mark.parametrize(("shape", "headers"), [(CODEX, True), (CLAUDE_CODE, False), (OPENCODE, True)])
-def test_what_programs_send_names_the_run_though_its_history_is_another(shape: Shape, headers: bool) -> None:
+@pytest.mark.parametrize(
+    ("shape", "headers"), [(CODEX, CODEX.headers), (CLAUDE_CODE, {}), (OPENCODE, OPENCODE.headers)]
+)
+def test_what_programs_send_names_the_run_though_its_history_is_another(
+    shape: Shape, headers: Mapping[str, str]
+) -> None:
     """As after a summary; the names are of the body, too, or of headers alone."""
-    recognizer, given = Recognizer(), shape.headers if headers else {}
-    first, *_ = bodies(shape, "run 1")
+    recognizer, first = Recognizer(), next(bodies(shape, "run 1"))
     summed = {**shape.body, shape.key: [{"role": "user", "content": "What was done: much."}]}
-    found = [recognizer.recognize("key", read_signs(orjson.dumps(one), given), 0.0) for one in (first, summed)]
-    assert found[0] is found[1]
+    assert put_body(recognizer, first, headers) is put_body(recognizer, summed, headers)
 
 
 def test_a_key_of_many_runs_names_none() -> None:
@@ -231,12 +232,14 @@ def test_a_key_of_many_runs_names_none() -> None:
     assert named.names == [] and read_signs(b"[1]", {}) == read_signs(b"\xff", {}) == Signs()
 
 
-ODD = (b'{"input": ["\\"item_reference\\"", 1, null]}', b'{"messages": {"a": 1}, "system": [], "metadata": [1]}')
+ODD = [
+    b'{"input": ["\\"item_reference\\"", 1, null]}',
+    b'{"messages": {"a": 1}, "system": [], "metadata": [1]}',
+    b'{"messages": 5, "tools": 1, "prompt_cache_key": 1, "previous_response_id": []}',
+]
 
 
-@pytest.mark.parametrize(
-    "body", [*ODD, b'{"messages": 5, "tools": 1, "prompt_cache_key": 1, "previous_response_id": []}']
-)
+@pytest.mark.parametrize("body", ODD)
 def test_odd_bodies_are_read_and_left_to_others_to_refuse(body: bytes) -> None:
     signs = read_signs(body, {"session-id": ""})
     assert signs.names == [] == signs.extends
@@ -250,33 +253,24 @@ def test_texts_marked_for_a_cache_or_written_as_one_part_are_the_same() -> None:
 
 
 def test_programs_without_tools_are_recognized_too() -> None:
-    path, turns = CALLS_WITHOUT_TOOLS["aider"]
+    _, turns = CALLS_WITHOUT_TOOLS["aider"]
     recognizer = Recognizer()
-    found = {recognizer.recognize("key", read_signs(orjson.dumps(one), {}), 0.0) for one in turns}
-    assert len(found) == 1 and len(turns) == 3 and path
+    assert len(turns) == 3 and len({put_body(recognizer, one) for one in turns}) == 1
 
 
 @pytest.mark.parametrize("name", ["openai-agents, chats", "AI SDK"])
-async def test_a_server_puts_a_runs_calls_together(name: str) -> None:
-    shape = {**SDKS, **CODING_AGENTS}[name]
-    async with live_server(context_length=8192) as live:
-        for body in [*bodies(shape, "run 1")][:-1]:
-            await send(live, shape.path, body)
-        first, *others = [one.program for one in live.dispatcher.submitted]
-        assert first is not None and first.turns == 4 and all(other is first for other in others)
+async def test_a_server_puts_a_runs_calls_together(live: Live, name: str) -> None:
+    for body in [*bodies(SDKS[name], "run 1")][:-1]:
+        await live.obtain(SDKS[name].path, {**body, "stream": False})
+    first, *others = [one.program for one in live.dispatcher.submitted]
+    assert first is not None and first.turns == 4 and all(other is first for other in others)
 
 
-async def test_a_response_goes_on_with_the_run_of_the_one_before() -> None:
-    async with live_server() as live:
-        first = await send(live, RESPONSES, {"model": "fake", "input": "Hi."})
-        await send(live, RESPONSES, {"model": "fake", "input": "Go on.", "previous_response_id": first["id"]})
-        one, other = [each.program for each in live.dispatcher.submitted]
-        assert one is other is not None
-
-
-async def send(live: Live, path: str, body: dict[str, Any]) -> dict[str, Any]:
-    reply = await live.obtain(path, {**body, "stream": False})
-    return dict(reply)
+async def test_a_response_goes_on_with_the_run_of_the_one_before(live: Live) -> None:
+    first = await live.obtain(RESPONSES, {"input": "Hi."})
+    await live.obtain(RESPONSES, {"input": "Go on.", "previous_response_id": first["id"]})
+    one, other = [each.program for each in live.dispatcher.submitted]
+    assert one is other is not None
 
 
 @pytest.mark.parametrize("name", SPAWNING)
@@ -293,6 +287,6 @@ def test_a_subagent_is_a_program_of_its_own_below_the_one_that_started_it(name: 
 
 
 def test_a_subagent_of_an_unknown_program_has_no_parent() -> None:
-    agents = SPAWNING["opencode"].play()
-    headers, body = next((headers, body) for agent, headers, body in agents if agent == "child")
-    assert Recognizer().recognize("key", read_signs(orjson.dumps(body), headers), 0.0).parent is None
+    calls = SPAWNING["opencode"].play()
+    headers, body = next((headers, body) for agent, headers, body in calls if agent == "child")
+    assert put_body(Recognizer(), body, headers).parent is None

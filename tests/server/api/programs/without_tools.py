@@ -1,7 +1,6 @@
 """Programs that call no tools."""
 
 from collections.abc import Mapping
-from types import MappingProxyType
 
 from tests.server.api.programs.shapes import CHATS, STREAMED, Item
 
@@ -15,19 +14,17 @@ TITLE = {"model": "fake", "max_tokens": 32_000, "messages": [SAID[0], ASKED, ASK
 SCORED = {"model": "fake", "temperature": 0, "max_tokens": 1, "logprobs": 1, "seed": 1234, "echo": True}
 GENERATED = {"model": "fake", "temperature": 0.0, "max_tokens": 256, "seed": 1234}
 
-CALLS_WITHOUT_TOOLS: Mapping[str, tuple[str, tuple[Item, ...]]] = MappingProxyType(
-    {
-        "aider": (CHATS, tuple({"model": "fake", "messages": one, "stream": True, "temperature": 0} for one in TURNS)),
-        "opencode's title": (CHATS, (TITLE,)),
-        "lm-eval, local-completions": (
-            "/v1/completions",
-            (
-                {**SCORED, "prompt": [[72, 105, 46]]},
-                {**SCORED, "prompt": ["Hi.", "Ho.", "Hm.", "Ha."]},
-                {**GENERATED, "prompt": [[72, 105]], "stop": ["\n\n", "<|im_end|>"]},
-            ),
+CALLS_WITHOUT_TOOLS: Mapping[str, tuple[str, tuple[Item, ...]]] = {
+    "aider": (CHATS, tuple({"model": "fake", "messages": one, "stream": True, "temperature": 0} for one in TURNS)),
+    "opencode's title": (CHATS, (TITLE,)),
+    "lm-eval, local-completions": (
+        "/v1/completions",
+        (
+            {**SCORED, "prompt": [[72, 105, 46]]},
+            {**SCORED, "prompt": ["Hi.", "Ho.", "Hm.", "Ha."]},
+            {**GENERATED, "prompt": [[72, 105]], "stop": ["\n\n", "<|im_end|>"]},
         ),
-        "lm-eval, local-chat-completions": (CHATS, ({**GENERATED, "messages": [ASKED], "stop": ["\n\n"]},)),
-        "promptfoo": (CHATS, ({"model": "fake", "messages": [ASKED], "max_tokens": 1024, "temperature": 0},)),
-    }
-)
+    ),
+    "lm-eval, local-chat-completions": (CHATS, ({**GENERATED, "messages": [ASKED], "stop": ["\n\n"]},)),
+    "promptfoo": (CHATS, ({"model": "fake", "messages": [ASKED], "max_tokens": 1024, "temperature": 0},)),
+}

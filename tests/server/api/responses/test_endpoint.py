@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.server.fakes import ANSWER, UNKNOWN, FakeText, failing, say
+from tests.server.fakes import ANSWER, UNKNOWN, failing, say
 from tests.server.live import Live, bearer, live_server, prompt_of
 
 PATH = "/v1/responses"
@@ -49,27 +49,24 @@ async def tooled() -> AsyncIterator[Live]:
 
 async def test_a_whole_response_has_one_message_with_one_part(live: Live) -> None:
     reply = await ask(live, instructions="Be brief.", metadata={"a": "b"}, temperature=0.5)
-    text = FakeText().encode("system:Be brief.\nuser:Hi\nassistant:")
-    assert live.dispatcher.submitted[0].prompt == tuple(text)
+    text = "system:Be brief.\nuser:Hi\nassistant:"
+    assert prompt_of(live) == text
     assert reply["id"].startswith("resp_")
-    (message,) = reply["output"]
     part = {"type": "output_text", "text": ANSWER, "annotations": [], "logprobs": []}
     said = {"type": "message", "role": "assistant", "status": "completed", "content": [part]}
-    assert message == {"id": reply["id"].replace("resp_", "msg_"), **said}
+    length, answer = len(text), len(ANSWER.encode()) + 1
     told = {
+        "output": [{"id": reply["id"].replace("resp_", "msg_"), **said}],
         **{"object": "response", "status": "completed", "error": None, "incomplete_details": None, "store": True},
         **{"instructions": "Be brief.", "metadata": {"a": "b"}, "temperature": 0.5},
         "text": {"format": {"type": "text"}},
+        "usage": {
+            **{"input_tokens": length, "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0}},
+            **{"output_tokens": answer, "output_tokens_details": {"reasoning_tokens": 0}},
+            "total_tokens": length + answer,
+        },
     }
     assert {name: reply[name] for name in told} == told
-    answer = len(ANSWER.encode()) + 1
-    assert reply["usage"] == {
-        "input_tokens": len(text),
-        "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
-        "output_tokens": answer,
-        "output_tokens_details": {"reasoning_tokens": 0},
-        "total_tokens": len(text) + answer,
-    }
     assert reply["metrics"]["queue_time_ms"] >= 0
 
 
@@ -112,8 +109,8 @@ async def test_a_failure_ends_the_stream_with_what_there_was(live: Live) -> None
     last = (await stream(live))[-1]
     assert (last["type"], last["response"]["status"]) == ("response.failed", "failed")
     assert last["response"]["error"] == {"code": "generation_failed", "message": "the device caught fire"}
-    assert last["response"]["output"][0]["content"][0]["text"] == "Half"
-    assert last["response"]["output"][0]["status"] == "incomplete"
+    (item,) = last["response"]["output"]
+    assert (item["content"][0]["text"], item["status"]) == ("Half", "incomplete")
 
 
 async def test_the_extensions_of_chats_are_there_too(live: Live) -> None:
@@ -188,10 +185,8 @@ async def test_calls_and_results_of_earlier_turns_are_read(tooled: Live) -> None
     result = {"type": "function_call_output", "call_id": first["output"][1]["call_id"], "output": "Rain"}
     asked = {"role": "user", "content": "Hi"}
     await ask(tooled, input=[asked, {"type": "reasoning", "summary": []}, *first["output"], result], store=False)
-    whole = prompt_of(tooled)
-    assert whole == (
-        f"user:Hi\nassistant:Let me see.\n{CALL}\nuser:<tool_response>\nRain\n</tool_response>\nassistant:"
-    )
+    whole = f"user:Hi\nassistant:Let me see.\n{CALL}\nuser:<tool_response>\nRain\n</tool_response>\nassistant:"
+    assert prompt_of(tooled) == whole
     stored = await ask(tooled, tools=[WEATHER], instructions="Not kept.")
     result["call_id"] = stored["output"][1]["call_id"]
     reply = await ask(tooled, input=[result], previous_response_id=stored["id"])
@@ -199,12 +194,7 @@ async def test_calls_and_results_of_earlier_turns_are_read(tooled: Live) -> None
     assert (reply["previous_response_id"], reply["store"]) == (stored["id"], True)
 
 
-PATCH = {
-    "type": "custom",
-    "name": "patch",
-    "description": "Applies it.",
-    "format": {"type": "grammar", "syntax": "lark"},
-}
+PATCH = {"type": "custom", "name": "patch", "description": "It.", "format": {"type": "grammar", "syntax": "lark"}}
 
 
 async def test_tools_of_other_servers_are_passed_over(tooled: Live) -> None:
@@ -237,14 +227,13 @@ async def test_stored_responses_are_shown_forgotten_and_bounded() -> None:
             assert shown.status == status and (status == 404 or shown.json == reply)
         gone = await live.ask("DELETE", f"{PATH}/{kept['id']}")
         assert gone.json == {"id": kept["id"], "object": "response", "deleted": True}
-        status, reply = await live.post(PATH, {"input": "Hi", "previous_response_id": kept["id"]})
-        assert (status, reply["error"]["code"]) == (404, "response_not_found")
         for _ in range(5):
             last = await ask(live)
-        assert (await live.post(PATH, {"input": "Hi", "previous_response_id": streamed["id"]}))[0] == 404
         await ask(live, previous_response_id=last["id"])
         large = await ask(live, metadata={"a": "x" * 6000})  # what is no text takes memory too
-        assert (await live.post(PATH, {"input": "Hi", "previous_response_id": large["id"]}))[0] == 404
+        for forgotten in (kept, streamed, large):
+            error = await live.refused(PATH, {"input": "Hi", "previous_response_id": forgotten["id"]}, 404)
+            assert error["code"] == "response_not_found"
 
 
 async def test_a_kept_response_is_not_streamed_again(live: Live) -> None:
@@ -261,12 +250,12 @@ async def test_a_kept_response_is_not_streamed_again(live: Live) -> None:
 async def test_no_key_goes_on_from_another_ones_responses_or_makes_them_be_forgotten() -> None:
     """One that stored many emptied the store of all the others."""
     async with live_server(keys=["mine", "other"], stored_response_bytes=6000, context_length=4096) as live:
-        _, kept = await live.post(PATH, {"input": "Hi"}, **bearer("mine"))
+        kept = await live.obtain(PATH, {"input": "Hi"}, **bearer("mine"))
         for metadata in (*[{}] * 6, {"a": "x" * 6000}):
             await live.obtain(PATH, {"input": "Hi", "metadata": metadata}, **bearer("other"))
         further = {"input": "Hi", "previous_response_id": kept["id"]}
         await live.obtain(PATH, further, **bearer("mine"))
-        assert (await live.post(PATH, further, **bearer("other")))[0] == 404
+        await live.refused(PATH, further, 404, **bearer("other"))
 
 
 def part(kind: str) -> dict[str, object]:
@@ -309,18 +298,16 @@ BAD: dict[str, tuple[dict[str, object], str]] = {
 
 @pytest.mark.parametrize(("fields", "beginning"), BAD.values(), ids=BAD)
 async def test_what_is_not_supported_is_refused(live: Live, fields: dict[str, object], beginning: str) -> None:
-    status, reply = await live.post(PATH, {"input": "Hi", **fields})
-    assert (status, reply["error"]["param"]) == (400, re.split(r"\W", beginning)[0]), reply
-    assert reply["error"]["message"].startswith(beginning), reply
-    assert "messages" not in reply["error"]["message"]
-    assert "max_completion" not in reply["error"]["message"]
+    error = await live.refused(PATH, {"input": "Hi", **fields})
+    assert error["param"] == re.split(r"\W", beginning)[0]
+    assert error["message"].startswith(beginning)
+    assert "messages" not in error["message"] and "max_completion" not in error["message"]
     assert live.dispatcher.submitted == []
 
 
 async def test_what_asks_for_nothing_is_passed_over(live: Live) -> None:
-    absent = ("previous_response_id", "conversation", "prompt")
     nothing: dict[str, object] = {
-        **dict.fromkeys(absent),
+        **dict.fromkeys(("previous_response_id", "conversation", "prompt")),
         **{"store": False, "background": False, "truncation": "disabled", "parallel_tool_calls": True, "user": "me"},
         **{"tools": [], "tool_choice": "auto", "include": ["reasoning.encrypted_content"]},
         **{"reasoning": {"effort": "low"}, "text": {"format": {"type": "text"}, "verbosity": "low"}},

@@ -3,14 +3,13 @@
 from functools import partial
 from typing import Any
 
-import orjson
 import pytest
 
 from engine.sampling.json_schema import close_schema
 from engine.sampling.params import Grammar, GrammarKind
 from server.api.input.tools import instruction
-from tests.server.api.tools.test_tools import CALL, CHAT, CLOCK, TOOLS, WEATHER, called, tool
-from tests.server.fakes import FakeText, say
+from tests.server.api.tools.test_tools import CALL, CHAT, CLOCK, OTHER, TOOLS, WEATHER, called, tool
+from tests.server.fakes import say
 from tests.server.live import Live, chat_body, live_server, prompt_of
 
 CONTEXT = 4096  # the words about tools fit into it
@@ -20,24 +19,20 @@ def grammar_of(live: Live) -> Grammar | None:
     return live.dispatcher.submitted[-1].sampling.grammar
 
 
-def made_grammar(live: Live) -> Grammar:
+def grammar_text(live: Live) -> str:
     grammar = grammar_of(live)
-    assert grammar is not None
-    return grammar
+    assert grammar is not None and grammar.kind is GrammarKind.LARK
+    return grammar.text
 
 
-async def test_only_a_call_that_must_come_is_made_by_a_grammar(live: Live) -> None:
-    for choice, made in [(None, False), ("auto", False), ("none", False), ("required", True)]:
+async def test_only_a_call_that_must_come_is_made_by_a_grammar_of_all_that_may_be_called(live: Live) -> None:
+    for choice in (None, "auto", "none"):
         await live.chat(tools=TOOLS, tool_choice=choice)
-        assert (grammar_of(live) is not None) is made
-    assert made_grammar(live).kind is GrammarKind.LARK
-
-
-async def test_a_named_tool_is_the_only_one_that_may_be_called_though_all_are_told(live: Live) -> None:
-    await live.chat(tools=TOOLS, tool_choice=tool(name="clock"))
-    grammar = made_grammar(live)
-    assert "clock" in grammar.text and "weather" not in grammar.text
-    assert "weather" in prompt_of(live)
+        assert grammar_of(live) is None
+    for forced, names in (("required", ["clock", "weather"]), (tool(name="clock"), ["clock"])):
+        await live.chat(tools=TOOLS, tool_choice=forced)
+        assert [name for name in ("clock", "weather") if name in grammar_text(live)] == names
+        assert "weather" in prompt_of(live)
 
 
 def allow(*names: str, mode: str = "auto") -> dict[str, object]:
@@ -51,35 +46,17 @@ async def test_of_all_tools_only_those_allowed_may_be_called(live: Live) -> None
         assert len(reply["choices"][0]["message"].get("tool_calls", ())) == parts
         assert grammar_of(live) is None
         await live.chat(tools=TOOLS, tool_choice=allow(*names, mode="required"))
-        grammar = made_grammar(live)
-        assert [name for name in ("clock", "weather") if name in grammar.text] == names
+        assert [name for name in ("clock", "weather") if name in grammar_text(live)] == names
         assert "weather" in prompt_of(live)
 
 
-SAYING_NOTHING = [
-    (allow("none"), "'none' is none of the tools"),
-    (allow(), "length"),
-    ({"type": "allowed_tools"}, "allowed_tools: is missing"),
-    ({"type": "function"}, "function: is missing"),
-    (allow("clock", mode="sometimes"), "mode"),
-]
-
-
-@pytest.mark.parametrize(("choice", "said"), SAYING_NOTHING)
-async def test_a_choice_that_says_nothing_is_refused(live: Live, choice: object, said: str) -> None:
-    status, reply = await live.post(CHAT, chat_body(tools=TOOLS, tool_choice=choice))
-    assert (status, reply["error"]["param"]) == (400, "tool_choice")
-    assert said in reply["error"]["message"]
-
-
 async def test_a_format_goes_with_tools_as_the_other_way_to_answer(live: Live) -> None:
-    live.dispatcher.script = partial(say, '{"text": "<tool_call> is a mark"}')
-    reply = await live.chat(tools=TOOLS, response_format={"type": "json_object"})
-    assert made_grammar(live).text.startswith("start: calls | answer")
-    assert reply["choices"][0]["message"]["content"] == '{"text": "<tool_call> is a mark"}'
-    live.dispatcher.script = partial(say, CALL)
-    reply = await live.chat(tools=TOOLS, response_format={"type": "json_object"})
-    assert called(reply["choices"][0]["message"]) == [("weather", {"city": "Graz"})]
+    text = '{"text": "<tool_call> is a mark"}'
+    for said, content, calls in ((text, text, []), (CALL, None, [("weather", {"city": "Graz"})])):
+        live.dispatcher.script = partial(say, said)
+        (choice,) = (await live.chat(tools=TOOLS, response_format={"type": "json_object"}))["choices"]
+        assert grammar_text(live).startswith("start: calls | answer")
+        assert (choice["message"]["content"], called(choice["message"])) == (content, calls)
 
 
 async def test_tools_become_a_part_of_the_system_message(live: Live) -> None:
@@ -97,53 +74,22 @@ NO_PARAMETERS = {"type": "object", "properties": {}, "additionalProperties": Fal
 
 
 async def test_calls_and_results_are_turns_that_any_template_can_word(live: Live) -> None:
-    calls = [
-        {"id": "c1", **tool(name="weather", arguments='{"city": "Graz"}')},
-        {"id": "c2", **tool(name="clock", arguments="")},
+    graz = {"id": "c1", **tool(name="weather", arguments='{"city": "Graz"}')}
+    clock = {"id": "c2", **tool(name="clock", arguments="")}
+    turns = [
+        {"role": "user", "content": "Well?"},
+        {"role": "assistant", "content": "Let me see.", "tool_calls": [graz, clock]},
+        {"role": "tool", "tool_call_id": "c1", "content": "rain"},
+        {"role": "tool", "tool_call_id": "c2", "content": [{"type": "text", "text": "noon"}]},
+        {"role": "assistant", "content": None, "tool_calls": [clock]},
+        {"role": "tool", "tool_call_id": "c2", "content": "one"},
     ]
-    await live.chat(
-        messages=[
-            {"role": "user", "content": "Well?"},
-            {"role": "assistant", "content": "Let me see.", "tool_calls": calls},
-            {"role": "tool", "tool_call_id": "c1", "content": "rain"},
-            {"role": "tool", "tool_call_id": "c2", "content": [{"type": "text", "text": "noon"}]},
-            {"role": "assistant", "content": None, "tool_calls": calls[1:]},
-            {"role": "tool", "tool_call_id": "c2", "content": "one"},
-        ]
-    )
+    await live.chat(messages=turns)
     assert prompt_of(live) == (
-        "user:Well?\n"
-        'assistant:Let me see.\n<tool_call>\n{"name": "weather", "arguments": {"city": "Graz"}}\n</tool_call>\n'
-        '<tool_call>\n{"name": "clock", "arguments": {}}\n</tool_call>\n'
+        f"user:Well?\nassistant:Let me see.\n{CALL}\n{OTHER}\n"
         "user:<tool_response>\nrain\n</tool_response>\n<tool_response>\nnoon\n</tool_response>\n"
-        'assistant:<tool_call>\n{"name": "clock", "arguments": {}}\n</tool_call>\n'
-        "user:<tool_response>\none\n</tool_response>\n"
-        "assistant:"
+        f"assistant:{OTHER}\nuser:<tool_response>\none\n</tool_response>\nassistant:"
     )
-
-
-class ToolText(FakeText):
-    """A chat template that knows tools."""
-
-    takes_tools = True
-
-    def __init__(self) -> None:
-        self.seen: tuple[Any, Any] | None = None
-
-    def encode_chat(self, messages: Any, *, tools: Any = (), **others: Any) -> list[int]:
-        self.seen = (list(messages), list(tools))
-        return super().encode_chat(messages, **others)
-
-
-async def test_a_template_that_knows_tools_gets_them_as_they_are() -> None:
-    text = ToolText()
-    async with live_server(text=text) as live:
-        asked, result = {"role": "user", "content": "?"}, {"role": "tool", "tool_call_id": "c", "content": "rain"}
-        call = {"id": "c", **tool(name="weather", arguments='{"city": "Graz"}')}
-        await live.chat(tools=[WEATHER], messages=[asked, {"role": "assistant", "tool_calls": [call]}, result])
-    call = {"id": "c", **tool(name="weather", arguments={"city": "Graz"})}
-    calling = {"role": "assistant", "content": "", "tool_calls": [call]}
-    assert text.seen == ([asked, calling, {**result, "name": "weather"}], [WEATHER])
 
 
 def past(role: str = "assistant", **more: object) -> dict[str, object]:
@@ -158,9 +104,10 @@ def choosing(choice: object, *tools: object) -> dict[str, object]:
 STRANGE, LOOSE = {"properties": {"x": {"type": "thing"}}}, {"properties": {"x": {"uniqueItems": True}}}
 
 
-BY_A_TOOL, LONE = past("tool", tool_call_id="c", content=""), {"role": "tool", "content": "x"}
+LONE = {"role": "tool", "content": "x"}
 
 
+WRONG_SCHEMA = choosing("required", tool(name="g"), tool(parameters=STRANGE, strict=True))
 BAD: dict[str, tuple[dict[str, object], str, str]] = {
     # what: (fields, param, part of the message)
     "a tool of another type": ({"tools": [{"type": "retrieval"}]}, "tools", "tools[0]"),
@@ -171,26 +118,26 @@ BAD: dict[str, tuple[dict[str, object], str, str]] = {
     "too many tools": ({"tools": [tool(name=f"f{n}") for n in range(129)]}, "tools", "tools"),
     "arguments in a list": ({"tools": [tool(parameters={"type": "array"}, strict=True)]}, "tools", "must be 'object'"),
     "parameters that are text": ({"tools": [tool(parameters="{}")]}, "tools", "must be a JSON object"),
-    "a wrong schema": (
-        choosing("required", tool(name="g"), tool(parameters=STRANGE, strict=True)),
-        "tools",
-        "tools[1].function.parameters: ",
-    ),
+    "a wrong schema": (WRONG_SCHEMA, "tools", "tools[1].function.parameters: "),
     "unenforced": (choosing("required", tool(parameters=LOOSE, strict=True)), "tools", "set strict to false"),
     "an unknown choice": (choosing("maybe", tool()), "tool_choice", "tool_choice"),
     "a choice of no tool": (choosing(tool(name="g"), tool()), "tool_choice", "'g' is none of the tools"),
     "a choice without tools": ({"tool_choice": "required"}, "tool_choice", "give some"),
+    "no tool allowed": (choosing(allow(), *TOOLS), "tool_choice", "length"),
+    "an unknown one allowed": (choosing(allow("none"), *TOOLS), "tool_choice", "'none' is none of the tools"),
+    "allowed in another mode": (choosing(allow("clock", mode="sometimes"), *TOOLS), "tool_choice", "mode"),
+    "allowed without tools": (choosing({"type": "allowed_tools"}, *TOOLS), "tool_choice", "allowed_tools: is missing"),
+    "a function unnamed": (choosing({"type": "function"}, *TOOLS), "tool_choice", "function: is missing"),
     "a user's call": (past("user", content=""), "messages", "only the assistant"),
-    "a call by a tool": (BY_A_TOOL, "messages", "only the assistant"),
+    "a call by a tool": (past("tool", tool_call_id="c", content=""), "messages", "only the assistant"),
     "a result of nothing": ({"messages": [LONE]}, "messages", "tool_call_id: is missing"),
 }
 
 
 @pytest.mark.parametrize(("fields", "param", "said"), BAD.values(), ids=BAD)
 async def test_what_is_wrong_with_tools_is_told(live: Live, fields: dict[str, object], param: str, said: str) -> None:
-    status, reply = await live.post(CHAT, chat_body(**fields))
-    assert (status, reply["error"]["param"]) == (400, param), reply
-    assert said in reply["error"]["message"]
+    error = await live.refused(CHAT, chat_body(**fields))
+    assert error["param"] == param and said in error["message"]
     assert live.dispatcher.submitted == []
 
 
@@ -205,7 +152,7 @@ OPEN = {"type": "object", "properties": {"name": {"type": "string"}, "age": {"ty
 CLOSED = {**OPEN, "required": ["name", "age"], "additionalProperties": False}
 
 
-OBJECTS = [
+OBJECTS: list[tuple[dict[str, Any], dict[str, Any]]] = [
     (OPEN, CLOSED),
     ({"type": "array", "items": OPEN}, {"type": "array", "items": CLOSED}),
     ({"anyOf": [OPEN, {"type": "null"}]}, {"anyOf": [CLOSED, {"type": "null"}]}),
@@ -245,7 +192,7 @@ STRICT = [
 async def test_strict_schemas_and_by_a_flag_all_close(flag: bool, fields: dict[str, object], closes: bool) -> None:
     async with live_server(close_schemas=flag, context_length=4096) as live:
         await live.chat(**fields, **({"tool_choice": "required"} if "tools" in fields else {}))
-        grammar = live.dispatcher.submitted[0].sampling.grammar
-        assert grammar is not None
-        assert ('"required":["name","age"]' in grammar.text) == closes
-        assert (orjson.dumps({"additionalProperties": False})[1:-1].decode() in grammar.text) == closes
+        grammar = grammar_of(live)
+    assert grammar is not None
+    for part in ('"required":["name","age"]', '"additionalProperties":false'):
+        assert (part in grammar.text) == closes

@@ -8,7 +8,7 @@ import orjson
 import pytest
 
 from engine.messages import FinishReason, RowSpec, RowUpdate
-from tests.server.fakes import END, say
+from tests.server.fakes import ANSWER, END, say
 from tests.server.live import Live
 
 CHAT = "/v1/chat/completions"
@@ -25,7 +25,8 @@ def tool(**function: object) -> dict[str, object]:
 
 
 def called(message: dict[str, Any]) -> list[tuple[str, Any]]:
-    return [(one["function"]["name"], orjson.loads(one["function"]["arguments"])) for one in message["tool_calls"]]
+    calls = message.get("tool_calls", ())
+    return [(one["function"]["name"], orjson.loads(one["function"]["arguments"])) for one in calls]
 
 
 def assembled(events: list[Any]) -> dict[str, Any]:
@@ -38,50 +39,43 @@ def assembled(events: list[Any]) -> dict[str, Any]:
         for part in delta.get("tool_calls", ()):
             if "id" in part:
                 assert part["index"] == len(message["tool_calls"])
-                assert part["type"] == "function"
-                message["tool_calls"].append({"id": part["id"], "function": {"name": "", "arguments": ""}})
+                begun = {"id": part["id"], "type": part["type"], "function": {"name": "", "arguments": ""}}
+                message["tool_calls"].append(begun)
             function = message["tool_calls"][part["index"]]["function"]
             function["name"] += part["function"].get("name", "")
             function["arguments"] += part["function"]["arguments"]
     return message
 
 
+CONTEXT = 4096  # the words about tools fit into it
+GRAZ = ("weather", {"city": "Graz"})
+
+
+async def told(live: Live, stream: bool, **fields: object) -> tuple[dict[str, Any], str]:
+    """The message of an answer, and why it ended."""
+    if stream:
+        events = await live.stream_chat(tools=TOOLS, **fields)
+        return assembled(events), events[-1]["choices"][0]["finish_reason"]
+    (choice,) = (await live.chat(tools=TOOLS, **fields))["choices"]
+    return choice["message"], choice["finish_reason"]
+
+
 @pytest.mark.parametrize("choice", ["auto", "required", tool(name="weather")])
 async def test_a_call_reaches_the_client_whole_and_streamed(live: Live, choice: object) -> None:
     live.dispatcher.script = partial(say, CALL)
-    (choice_,) = (await live.chat(tools=TOOLS, tool_choice=choice))["choices"]
-    message = choice_["message"]
-    assert message["content"] is None
-    assert called(message) == [("weather", {"city": "Graz"})]
-    (call,) = message["tool_calls"]
-    assert (call["type"], call["id"][:5], choice_["finish_reason"]) == ("function", "call_", "tool_calls")
-
-    events = await live.stream_chat(tools=TOOLS, tool_choice=choice)
-    streamed = assembled(events)
-    assert streamed["content"] is None
-    assert called(streamed) == called(message)
-    assert events[0]["choices"][0]["delta"]["role"] == "assistant"
-    assert events[-1]["choices"][0]["finish_reason"] == "tool_calls"
-    assert "tool_call>" not in orjson.dumps(events).decode()
-
-
-CONTEXT = 4096  # the words about tools fit into it
+    for stream in (False, True):
+        message, finish = await told(live, stream, tool_choice=choice)
+        assert (message["content"], called(message), finish) == (None, [GRAZ], "tool_calls")
+        (call,) = message["tool_calls"]
+        assert (call["type"], call["id"][:5]) == ("function", "call_")
 
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_a_call_that_equals_an_earlier_one_ends_the_list(live: Live, stream: bool) -> None:
     """A small model that must call made the same call until its limit."""
-    graz, linz = CALL, CALL.replace("Graz", "Gmunden")
-    live.dispatcher.script = partial(say, "\n".join([graz, linz, *[graz] * 40]))
-    fields = {"tools": TOOLS, "tool_choice": "required", "max_tokens": 2000}
-    if stream:
-        events = await live.stream_chat(**fields)
-        message, finish = assembled(events), events[-1]["choices"][0]["finish_reason"]
-    else:
-        (choice,) = (await live.chat(**fields))["choices"]
-        message, finish = choice["message"], choice["finish_reason"]
-    assert called(message) == [("weather", {"city": "Graz"}), ("weather", {"city": "Gmunden"})]
-    assert finish == "tool_calls"
+    live.dispatcher.script = partial(say, "\n".join([CALL, CALL.replace("Graz", "Gmunden"), *[CALL] * 40]))
+    message, finish = await told(live, stream, tool_choice="required", max_tokens=2000)
+    assert (called(message), finish) == ([GRAZ, ("weather", {"city": "Gmunden"})], "tool_calls")
     assert live.dispatcher.cancelled and live.dispatcher.submitted[0].generated < 2000
 
 
@@ -94,9 +88,7 @@ ENDS |= {"again": (f"{CALL}\n{CALL[:-24]}", "tool_calls"), "another": (f"{CALL}\
 async def test_a_limit_cuts_no_answer_whose_calls_are_whole(live: Live, stream: bool, text: str, finish: str) -> None:
     """The reason was the limit also where it cut only what is left out, and clients did not run the calls."""
     live.dispatcher.script = partial(say, text)
-    fields = {"tools": TOOLS, "tool_choice": "required", "max_tokens": len(text)}
-    (*_, last) = await live.stream_chat(**fields) if stream else [await live.chat(**fields)]
-    assert last["choices"][0]["finish_reason"] == finish
+    assert (await told(live, stream, tool_choice="required", max_tokens=len(text)))[1] == finish
 
 
 async def test_arguments_that_a_grammar_guarantees_are_streamed_as_they_come(live: Live) -> None:
@@ -107,17 +99,15 @@ async def test_arguments_that_a_grammar_guarantees_are_streamed_as_they_come(liv
     assert [part.get("function", {}).get("name") for part in parts] == ["weather"] + [None] * (len(parts) - 1)
 
 
-def assembled_from_the_first(events: list[Any]) -> list[dict[str, Any]]:
-    """The calls that a client finds which reads one delta a chunk, the first, and begins a call at each new index."""
+def assembled_from_the_first(events: list[Any]) -> dict[str, Any]:
+    """What a client finds which reads one delta a chunk, the first, and begins a call at each new index."""
     calls: list[dict[str, Any]] = []
     for event in events:
-        parts = event["choices"][0]["delta"].get("tool_calls")
-        if not parts:
-            continue
-        if parts[0]["index"] == len(calls):
-            calls.append({"function": {"name": parts[0]["function"]["name"], "arguments": ""}})
-        calls[parts[0]["index"]]["function"]["arguments"] += parts[0]["function"]["arguments"]
-    return calls
+        for part in event["choices"][0]["delta"].get("tool_calls", ())[:1]:
+            if part["index"] == len(calls):
+                calls.append({"function": {"name": part["function"]["name"], "arguments": ""}})
+            calls[part["index"]]["function"]["arguments"] += part["function"]["arguments"]
+    return {"tool_calls": calls}
 
 
 def in_one_update(text: str) -> Callable[[RowSpec], Iterable[RowUpdate]]:
@@ -137,10 +127,11 @@ async def test_a_client_that_reads_one_delta_a_chunk_gets_every_call(live: Live,
     text = f"{CALL}\n{OTHER}"
     live.dispatcher.script = in_one_update(text) if at_once else partial(say, text)
     events = await live.stream_chat(tools=TOOLS, tool_choice=choice)
-    assert called({"tool_calls": assembled_from_the_first(events)}) == [("weather", {"city": "Graz"}), ("clock", {})]
-    assert called(assembled(events)) == [("weather", {"city": "Graz"}), ("clock", {})]
-    assert [event["choices"][0]["finish_reason"] for event in events][-1] == "tool_calls"
+    assert called(assembled_from_the_first(events)) == called(assembled(events)) == [GRAZ, ("clock", {})]
+    assert events[-1]["choices"][0]["finish_reason"] == "tool_calls"
     assert [event for event in events if "role" in event["choices"][0]["delta"]] == events[:1]
+    assert events[0]["choices"][0]["delta"]["role"] == "assistant"
+    assert "tool_call>" not in orjson.dumps(events).decode()
 
 
 async def test_text_and_calls_that_come_at_once_are_told_one_by_one(live: Live) -> None:
@@ -153,62 +144,51 @@ async def test_text_and_calls_that_come_at_once_are_told_one_by_one(live: Live) 
 
 async def test_text_before_a_call_is_told_as_it_comes(live: Live) -> None:
     live.dispatcher.script = partial(say, f"Let me look.\n{CALL}")
-    reply = await live.chat(tools=TOOLS)
-    assert reply["choices"][0]["message"]["content"] == "Let me look."
-    assert called(reply["choices"][0]["message"]) == [("weather", {"city": "Graz"})]
+    for stream in (False, True):
+        message, _ = await told(live, stream)
+        assert (message["content"], called(message)) == ("Let me look.", [GRAZ])
     events = await live.stream_chat(tools=TOOLS)
     assert events[0]["choices"][0]["delta"] == {"role": "assistant", "content": "L"}
-    assert assembled(events)["content"] == "Let me look."
 
 
 @pytest.mark.parametrize(("parallel", "count"), [(None, 2), (True, 2), (False, 1)])
 async def test_several_calls_are_told_unless_one_is_wanted(live: Live, parallel: bool | None, count: int) -> None:
     live.dispatcher.script = partial(say, f"{CALL}\n{OTHER}")
-    reply = await live.chat(tools=TOOLS, parallel_tool_calls=parallel)
-    calls = called(reply["choices"][0]["message"])
-    assert calls == [("weather", {"city": "Graz"}), ("clock", {})][:count]
-    ids = {one["id"] for one in reply["choices"][0]["message"]["tool_calls"]}
-    assert len(ids) == count
+    message, _ = await told(live, False, parallel_tool_calls=parallel)
+    assert called(message) == [GRAZ, ("clock", {})][:count]
+    assert len({one["id"] for one in message["tool_calls"]}) == count
 
 
-async def test_an_answer_without_calls_is_text_as_ever(live: Live) -> None:
-    plain = await live.chat()
-    offered = await live.chat(tools=TOOLS)
-    assert offered["choices"][0]["message"] == plain["choices"][0]["message"]
-    assert offered["choices"][0]["finish_reason"] == "stop"
-    assert assembled(await live.stream_chat(tools=TOOLS))["content"] == plain["choices"][0]["message"]["content"]
+NO_CALLS: list[tuple[str, dict[str, object]]] = [
+    (ANSWER, {"tools": TOOLS}),
+    (CALL, {}),
+    (CALL, {"tools": []}),
+    (CALL, {"tools": TOOLS, "tool_choice": "none"}),
+    (CALL.replace("weather", "missiles"), {"tools": TOOLS}),
+]
 
 
-async def test_markup_is_text_where_there_are_no_tools(live: Live) -> None:
-    live.dispatcher.script = partial(say, CALL)
-    without: list[dict[str, object]] = [{}, {"tools": []}, {"tools": TOOLS, "tool_choice": "none"}]
-    for fields in without:
-        reply = await live.chat(**fields)
-        assert reply["choices"][0]["message"] == {"role": "assistant", "content": CALL}
-
-
-async def test_a_call_of_no_tool_is_text(live: Live) -> None:
-    live.dispatcher.script = partial(say, CALL.replace("weather", "missiles"))
-    reply = await live.chat(tools=TOOLS)
-    assert "missiles" in reply["choices"][0]["message"]["content"]
-    assert "tool_calls" not in reply["choices"][0]["message"]
+@pytest.mark.parametrize(("said", "fields"), NO_CALLS)
+async def test_what_calls_no_tool_is_text_as_ever(live: Live, said: str, fields: dict[str, object]) -> None:
+    live.dispatcher.script = partial(say, said)
+    (choice,) = (await live.chat(**fields))["choices"]
+    assert choice["message"] == {"role": "assistant", "content": said} and choice["finish_reason"] == "stop"
+    assert assembled(await live.stream_chat(**fields)) == {"content": said, "tool_calls": []}
 
 
 async def test_each_of_several_answers_has_its_own_calls(live: Live) -> None:
     live.dispatcher.script = partial(say, CALL)
     reply = await live.chat(tools=TOOLS, n=3)
-    assert [called(choice["message"]) for choice in reply["choices"]] == [[("weather", {"city": "Graz"})]] * 3
+    assert [called(choice["message"]) for choice in reply["choices"]] == [[GRAZ]] * 3
     events = await live.stream_chat(tools=TOOLS, n=2)
     for index in range(2):
-        assert len(assembled([event for event in events if event["choices"][0]["index"] == index])["tool_calls"]) == 1
+        assert called(assembled([event for event in events if event["choices"][0]["index"] == index])) == [GRAZ]
 
 
 async def test_a_call_that_is_cut_short_ends_by_its_length(live: Live) -> None:
     live.dispatcher.script = partial(say, CALL)
-    reply = await live.chat(tools=TOOLS, tool_choice="required", max_tokens=53)
-    choice = reply["choices"][0]
-    assert choice["finish_reason"] == "length"
-    assert choice["message"]["tool_calls"][0]["function"]["arguments"] == '{"city":'
+    message, finish = await told(live, False, tool_choice="required", max_tokens=53)
+    assert (message["tool_calls"][0]["function"]["arguments"], finish) == ('{"city":', "length")
 
 
 async def test_log_probabilities_are_told_with_calls_too(live: Live) -> None:
