@@ -1,8 +1,10 @@
 """Metrics with everything behind them that may publish something, real parts on a clock that the test moves."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
+
+import pytest
 
 from engine.kv.host_store import HostStore
 from engine.kv.prefix_cache import PrefixCache
@@ -68,6 +70,14 @@ class Counted:
 
     def read(self, name: str, **labels: str) -> float | None:
         return self.metrics.registry.get_sample_value(name, {"model_name": "m", **labels})
+
+
+def check(metrics: MetricsCollector, told: Mapping[str, float], **labels: str) -> None:
+    """Assert that metrics of these names, `lengthwise:` but where another is named, have these values."""
+    names = {name: name if ":" in name else f"lengthwise:{name}" for name in told}
+    labels = {"model_name": "m", **labels}
+    found = {name: metrics.registry.get_sample_value(full, labels) for name, full in names.items()}
+    assert found == pytest.approx(told)
 
 
 async def counted() -> Counted:

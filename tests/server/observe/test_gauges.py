@@ -19,7 +19,7 @@ from server.observe.gauges import LAG_INTERVAL, log_load, log_throughput
 from server.observe.logs import QueuedLines, fields_of
 from server.observe.metrics import MetricsCollector
 from server.version import VERSION
-from tests.server.counted import Counted, counted
+from tests.server.counted import Counted, check, counted
 
 PARAMS = SamplingParams(max_tokens=8)
 
@@ -30,18 +30,16 @@ async def watched() -> Counted:
 
 
 async def test_queues_and_executors_are_told_as_they_are(watched: Counted) -> None:
+    running, waiting = "vllm:num_requests_running", "vllm:num_requests_waiting"
     for _ in range(10):
         watched.dispatcher.submit(range(5), PARAMS)
     watched.dispatcher.dispatch()
-    assert watched.read("vllm:num_requests_running") == 0
-    assert watched.read("vllm:num_requests_waiting") == 10, "executors have 8 of them and have read nothing"
-    assert watched.read("lengthwise:waiting_prompt_tokens") == 50
+    # Executors have 8 of them and have read nothing.
+    check(watched.metrics, {running: 0, waiting: 10, "waiting_prompt_tokens": 50})
     watched.dispatcher.receive(replace(watched.ports[0].report(), begun=(0, 1, 2)))
-    assert watched.read("vllm:num_requests_running") == 3
-    assert watched.read("vllm:num_requests_waiting") == 7
-    assert watched.read("lengthwise:waiting_prompt_tokens") == 35
-    assert watched.read("lengthwise:executor_slots", executor="1") == 4
-    assert watched.read("lengthwise:info", version=VERSION, strategy="baton-pd") == 1
+    check(watched.metrics, {running: 3, waiting: 7, "waiting_prompt_tokens": 35})
+    check(watched.metrics, {"executor_slots": 4}, executor="1")
+    check(watched.metrics, {"info": 1}, version=VERSION, strategy="baton-pd")
 
 
 async def test_cells_in_use_are_a_share_of_what_there_is(watched: Counted) -> None:
@@ -49,18 +47,14 @@ async def test_cells_in_use_are_a_share_of_what_there_is(watched: Counted) -> No
     watched.dispatcher.dispatch()
     shape = BatchShape(rows=3, staged=2, start=10, end=60, columns=80, capacity_tokens=600)
     watched.dispatcher.receive(StepReport(1, 1, (), shape, 0.1))
-    assert watched.read("vllm:kv_cache_usage_perc") == 150 / 1600
-    assert watched.read("lengthwise:kv_used_tokens", executor="0") == 0.0
-    assert watched.read("lengthwise:kv_capacity_tokens", executor="1") == 600
-    assert watched.read("lengthwise:executor_rows", executor="1") == 3
-    assert watched.read("lengthwise:staged_rows", executor="1") == 2
+    check(watched.metrics, {"vllm:kv_cache_usage_perc": 150 / 1600})
+    check(watched.metrics, {"kv_used_tokens": 0.0}, executor="0")
+    check(watched.metrics, {"kv_capacity_tokens": 600, "executor_rows": 3, "staged_rows": 2}, executor="1")
     for one in requests:
         watched.dispatcher.cancel(one)
     watched.dispatcher.receive(StepReport(1, 2, (), BatchShape(capacity_tokens=600), 0.0))
-    names = ("lengthwise:kv_used_tokens", "lengthwise:executor_rows", "lengthwise:staged_rows")
-    idle = [watched.read(name, executor="1") for name in names]
-    assert idle == [0, 0, 0]
-    assert watched.read("lengthwise:kv_capacity_tokens", executor="1") == 600
+    idle = {"kv_used_tokens": 0, "executor_rows": 0, "staged_rows": 0, "kv_capacity_tokens": 600}
+    check(watched.metrics, idle, executor="1")
 
 
 @pytest.mark.parametrize(
@@ -93,36 +87,33 @@ async def test_the_age_of_a_step_counts_from_the_last_sign_of_life_or_from_the_o
 
 
 async def test_what_the_order_brings_is_told_beside_the_order_of_arrival(watched: Counted) -> None:
-    name = "lengthwise:order_latency_seconds"
-    assert watched.read(name, order="served") is None, "before enough answers waited"
+    assert watched.read("lengthwise:order_latency_seconds", order="served") is None, "before enough answers waited"
     watched.dispatcher.waits._by_arrival = inf, ArrivalComparison(40, 30, 5.5, 5.0, 0.29, 0.56, 3.0)
-    assert (watched.read(name, order="served"), watched.read(name, order="arrival")) == (5.5, 5)
-    name = "lengthwise:order_normalized_latency_seconds"
-    assert (watched.read(name, order="served"), watched.read(name, order="arrival")) == (0.29, 0.56)
-    assert watched.read("lengthwise:order_latest_seconds") == 3
+    for order, seconds, normalized in (("served", 5.5, 0.29), ("arrival", 5, 0.56)):
+        check(
+            watched.metrics,
+            {"order_latency_seconds": seconds, "order_normalized_latency_seconds": normalized},
+            order=order,
+        )
+    check(watched.metrics, {"order_latest_seconds": 3})
 
 
 async def test_a_dead_executor_is_told(watched: Counted) -> None:
-    assert watched.read("lengthwise:executor_up", executor="0") == 1
+    check(watched.metrics, {"executor_up": 1}, executor="0")
     watched.dispatcher.receive(ExecutorDied(0, "fire"))
-    assert [watched.read("lengthwise:executor_up", executor=name) for name in ("0", "1")] == [0, 1]
+    check(watched.metrics, {"executor_up": 0}, executor="0")
+    check(watched.metrics, {"executor_up": 1}, executor="1")
 
 
 async def test_memory_and_predictions_are_told(watched: Counted, monkeypatch: pytest.MonkeyPatch) -> None:
     handler = QueuedLines(os.open(os.devnull, os.O_WRONLY))
     handler.dropped = 5
     monkeypatch.setattr(logging.getLogger(), "handlers", [handler])
-    assert watched.read("lengthwise:host_memory_bytes") == 4096
-    assert watched.read("lengthwise:host_memory_rows") == 2
-    assert watched.read("lengthwise:predictions_total", source="max_tokens") == 2
-    assert watched.read("lengthwise:prediction_timeouts_total") == 2
-    assert watched.read("lengthwise:length_cache_lookups_total") == 0
-    assert watched.read("lengthwise:journal_written_total") == 7
-    assert watched.read("lengthwise:journal_lost_total") == 3
-    assert watched.read("lengthwise:log_lines_dropped_total") == 5
-    assert watched.read("lengthwise:length_rmse_tokens") == 3.0
-    assert watched.read("lengthwise:serving_time_lessons_total") == 2
-    assert watched.read("lengthwise:serving_time_rmse_seconds") == 0.75
+    check(watched.metrics, {"host_memory_bytes": 4096, "host_memory_rows": 2, "log_lines_dropped_total": 5})
+    check(watched.metrics, {"prediction_timeouts_total": 2, "length_cache_lookups_total": 0, "length_rmse_tokens": 3.0})
+    check(watched.metrics, {"journal_written_total": 7, "journal_lost_total": 3})
+    check(watched.metrics, {"serving_time_lessons_total": 2, "serving_time_rmse_seconds": 0.75})
+    check(watched.metrics, {"predictions_total": 2}, source="max_tokens")
     assert watched.metrics.registry.get_sample_value("process_resident_memory_bytes")
 
 
@@ -144,28 +135,20 @@ class Busy:
 
 
 def step(prompt: int, generated: int) -> StepReport:
-    return StepReport(
-        0, 1, (), BatchShape(1, capacity_tokens=10), 0.1, tally=StepStats(prompt=prompt, generated=generated)
-    )
+    tally = StepStats(prompt=prompt, generated=generated)
+    return StepReport(0, 1, (), BatchShape(1, capacity_tokens=10), 0.1, tally=tally)
 
 
-def test_a_line_tells_what_runs_and_how_fast(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_line_tells_what_runs_and_how_fast_unless_nothing_does(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
-    log_load(cast(Any, Busy(3, 2, 0.124)), 10.0, 3.2)
-    log_load(cast(Any, Busy(1)), 0.0, 0.0)
+    for busy, read, generated in ((Busy(3, 2, 0.124), 10.0, 3.2), (Busy(1), 0, 0), (Busy(), 0, 0), (Busy(), 0.5, 0.5)):
+        log_load(cast(Any, busy), read, generated)
     assert caplog.messages == [
         "3 running, 2 waiting; tokens/s: 3.2 generated, 10.0 of prompts; KV cache 12 % full",
         "1 running, 0 waiting; tokens/s: 0.0 generated, 0.0 of prompts; KV cache 0 % full",
+        "0 running, 0 waiting; tokens/s: 0.5 generated, 0.5 of prompts; KV cache 0 % full",  # ended in between
     ]
     assert fields_of(caplog.records[0])["generated_tokens_per_s"] == 3.2
-
-
-def test_a_server_at_rest_says_nothing_but_what_ended_in_between_is_told(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO)
-    log_load(cast(Any, Busy()), 0.0, 0.0)
-    assert caplog.messages == []
-    log_load(cast(Any, Busy()), 0.5, 0.5)
-    assert len(caplog.messages) == 1
 
 
 async def test_each_line_tells_what_came_since_the_one_before(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -93,12 +93,8 @@ async def test_alerts_ask_for_metrics_that_exist_and_say_what_to_do(told: dict[s
 
 def test_the_grafana_dashboard_has_panels_that_do_not_overlap() -> None:
     panels = json.loads((MONITORING / "lengthwise.json").read_text("utf-8"))["panels"]
-    cells = [
-        (x, y)
-        for panel in panels
-        for x in range(panel["gridPos"]["x"], panel["gridPos"]["x"] + panel["gridPos"]["w"])
-        for y in range(panel["gridPos"]["y"], panel["gridPos"]["y"] + panel["gridPos"]["h"])
-    ]
+    places = [panel["gridPos"] for panel in panels]
+    cells = [(one["x"] + x, one["y"] + y) for one in places for x in range(one["w"]) for y in range(one["h"])]
     assert len(set(cells)) == len(cells)
     assert len({panel["id"] for panel in panels}) == len(panels)
     assert {panel["type"] for panel in panels} == {"row", "timeseries", "stat", "heatmap"}
