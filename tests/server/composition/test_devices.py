@@ -3,10 +3,11 @@
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock, call
 
 import pytest
 import torch
-from safetensors import safe_open
+from safetensors.torch import load_file
 
 from models.catalog.checkpoint import read_need
 from models.errors import LoadError
@@ -17,7 +18,7 @@ from server.config import ServeConfig
 from server.predictor_cores import PREDICTOR_NICENESS, run_beside_executors
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def machine(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     """16 cores and two GPUs."""
     monkeypatch.setattr("os.sched_getaffinity", lambda pid: set(range(16)))
@@ -26,27 +27,27 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     return monkeypatch
 
 
+def free(machine: pytest.MonkeyPatch, size: float) -> None:
+    """So much memory."""
+    machine.setattr("psutil.virtual_memory", lambda: SimpleNamespace(available=size))
+
+
 def config(**flags: object) -> ServeConfig:
     return ServeConfig(model="m", **flags)  # type: ignore[arg-type]
 
 
-@pytest.mark.usefixtures("machine")
-def test_executors_drive_a_gpu_each_unless_told_otherwise() -> None:
+def test_executors_drive_a_gpu_each_unless_told_otherwise(machine: pytest.MonkeyPatch) -> None:
     assert cuda_devices(config()) == ["cuda:0", "cuda:1"]
     assert cuda_devices(config(executors=1)) == ["cuda:0"]
     assert cuda_devices(config(device="cpu", executors=3)) == []
     with pytest.raises(LoadError, match="only 2 CUDA devices are visible"):
         cuda_devices(config(executors=3))
-
-
-def test_a_gpu_that_is_asked_for_must_be_there(machine: pytest.MonkeyPatch) -> None:
     machine.setattr("torch.cuda.device_count", lambda: 0)
     assert cuda_devices(config()) == []
     with pytest.raises(LoadError, match="no CUDA device is visible"):
         cuda_devices(config(device="cuda"))
 
 
-@pytest.mark.usefixtures("machine")
 def test_executors_on_a_cpu_share_its_cores() -> None:
     assert [threads(config(executors=executors)) for executors in (0, 1, 3, 32)] == [16, 16, 5, 1]
 
@@ -56,13 +57,12 @@ def test_weights_that_cannot_fit_are_refused_before_they_are_read(
 ) -> None:
     need = read_need(tiny_folder)
     assert 4 * need.kv == tiny_model.kv.bytes_per_token and need.context == tiny_model.context_length
-    with safe_open(tiny_folder / "model.safetensors", framework="pt") as file:
-        stored = sum(file.get_tensor(name).numel() for name in file.keys())  # noqa: SIM118 - no mapping
+    stored = sum(one.numel() for one in load_file(tiny_folder / "model.safetensors").values())
     assert need.weights == stored > 2_500
-    machine.setattr("psutil.virtual_memory", lambda: SimpleNamespace(available=4 * stored))
     asked = config(dtype="float32", device="cpu")
+    free(machine, 4 * stored)
     require_memory(asked, stored, torch.device("cpu"))
-    machine.setattr("psutil.virtual_memory", lambda: SimpleNamespace(available=4 * stored - 1))
+    free(machine, 4 * stored - 1)
     with pytest.raises(LoadError, match="m: its weights take .* GiB in float32, and .* GiB of cpu memory are free"):
         require_memory(asked, stored, torch.device("cpu"))
     with pytest.raises(LoadError, match="its weights take"):
@@ -70,37 +70,36 @@ def test_weights_that_cannot_fit_are_refused_before_they_are_read(
 
 
 def test_rows_that_wait_take_a_quarter_of_free_memory_4_gib_at_most(machine: pytest.MonkeyPatch) -> None:
-    for free, most in ((2, 0.5), (64, 4)):
-        machine.setattr("psutil.virtual_memory", lambda free=free: SimpleNamespace(available=free * 2**30))
-        assert swap_bytes(config()) == most * 2**30
-    assert swap_bytes(config(swap_space=10.0)) == 10 * 2**30
-    assert swap_bytes(config(swap_space=0.0)) == 0
+    for available, given, most in ((2, None, 0.5), (64, None, 4), (64, 10.0, 10), (64, 0.0, 0)):
+        free(machine, available * 2**30)
+        assert swap_bytes(config(swap_space=given)) == most * 2**30
 
 
 def test_lengths_are_predicted_by_cores_that_no_executor_needs(machine: pytest.MonkeyPatch) -> None:
-    given: list[tuple[str, int]] = []
-    machine.setattr("torch.set_num_threads", lambda count: given.append(("threads", count)))
-    machine.setattr("os.nice", lambda level: given.append(("nice", level)))
-
-    def leave(device: str) -> list[tuple[str, int]]:
-        given.clear()
+    set_threads, nice = Mock(), Mock()
+    machine.setattr("torch.set_num_threads", set_threads)
+    machine.setattr("os.nice", nice)
+    for cores, gpus, device, count, gives_way in (
+        (16, True, "auto", 4, False),
+        (16, True, "cuda", 4, False),
+        (16, True, "cpu", 1, True),
+        (2, True, "auto", 1, False),
+        (9, True, "auto", 2, False),
+        (9, False, "auto", 1, True),
+    ):
+        machine.setattr("os.sched_getaffinity", lambda pid, cores=cores: set(range(cores)))
+        machine.setattr("torch.cuda.is_available", lambda gpus=gpus: gpus)
+        nice.reset_mock()
         run_beside_executors(device)
-        return list(given)
-
-    alone = [("threads", 1), ("nice", PREDICTOR_NICENESS)]
-    assert (leave("auto"), leave("cuda"), leave("cpu")) == ([("threads", 4)], [("threads", 4)], alone)
-    machine.setattr("os.sched_getaffinity", lambda pid: {0, 1})
-    assert leave("auto") == [("threads", 1)]
-    machine.setattr("os.sched_getaffinity", lambda pid: set(range(9)))
-    assert leave("auto") == [("threads", 2)]
-    machine.setattr("torch.cuda.is_available", lambda: False)
-    assert leave("auto") == alone
+        assert set_threads.mock_calls[-1] == call(count)
+        assert nice.mock_calls == [call(PREDICTOR_NICENESS)] * gives_way
+    assert set_threads.call_count == 6
 
 
 @pytest.fixture
-def model(monkeypatch: pytest.MonkeyPatch) -> Any:
+def model(machine: pytest.MonkeyPatch) -> Any:
     """A model of 1 MiB of keys and values a token, on a machine with 20 GiB free."""
-    monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(available=20 * 2**30))
+    free(machine, 20 * 2**30)
     return SimpleNamespace(device=torch.device("cpu"), kv=SimpleNamespace(bytes_per_token=2**20))
 
 

@@ -1,11 +1,11 @@
 """Flags of `lengthwise serve` that reach parts of a strategy, and prices of steps that a server keeps in its cache."""
 
 import json
-import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -35,30 +35,28 @@ def batcher(strategy: str, **flags: Any) -> Batcher:
     return parts_for(config, [EXECUTOR], SECOND_A_TOKEN, inline).batcher
 
 
+TWO = {"api_key": ("one", "two")}
 SHARED = [
-    ({}, False),
-    ({"api_key": ("one",)}, False),
-    ({"api_key": ("one", "two")}, True),
-    ({"api_key": ("one", "two"), "fair": False}, False),
-    ({"fair": True}, True),
-    ({"api_key": ("one", "two"), "strategy": "magnus"}, False),
-    ({"strategy": "fair"}, True),
+    ("lengthwise", {}, False),
+    ("lengthwise", {"api_key": ("one",)}, False),
+    ("lengthwise", TWO, True),
+    ("lengthwise", TWO | {"fair": False}, False),
+    ("lengthwise", {"fair": True}, True),
+    ("magnus", TWO, False),
+    ("fair", {}, True),
 ]
 
 
-@pytest.mark.parametrize(("flags", "fair"), SHARED)
-def test_service_is_shared_out_with_two_keys_or_as_told(flags: dict[str, Any], fair: bool) -> None:
-    strategy, flags = flags.get("strategy", "lengthwise"), {k: v for k, v in flags.items() if k != "strategy"}
-    waiting = batcher(strategy, **flags).waiting
-    assert isinstance(waiting.order, Fair) is fair
+@pytest.mark.parametrize(("strategy", "flags", "fair"), SHARED)
+def test_service_is_shared_out_with_two_keys_or_as_told(strategy: str, flags: dict[str, Any], fair: bool) -> None:
+    assert isinstance(batcher(strategy, **flags).waiting.order, Fair) is fair
 
 
-def test_a_batch_waits_as_long_as_it_is_told_to_fill_up() -> None:
-    for timeout, taken in ((0.0, True), (2.0, False)):
-        waiting = batcher("fcfs-dynamic", batch_wait_timeout=timeout, max_batch_size=2)
-        waiting.add(request(), 0.0)
-        assert (waiting.take(worker(), 1.0) is not None) is taken
-        assert waiting.take(worker(), 2.0) is None if taken else waiting.take(worker(), 2.0) is not None
+@pytest.mark.parametrize(("timeout", "taken"), [(0.0, [True, False]), (2.0, [False, True])])
+def test_a_batch_waits_as_long_as_it_is_told_to_fill_up(timeout: float, taken: list[bool]) -> None:
+    waiting = batcher("fcfs-dynamic", batch_wait_timeout=timeout, max_batch_size=2)
+    waiting.add(request(), 0.0)
+    assert [waiting.take(worker(), now) is not None for now in (1.0, 2.0)] == taken
 
 
 FOUR = ((0.0, 90.0), (1.0, 90.0), (2.0, 1.0), (3.0, 1.0))  # a long request came first, then one like it, then two short
@@ -100,9 +98,17 @@ TIMINGS = Timings((Timing(1, 10, 0.5),), (Timing(2, 20, 0.25),))
 PROFILE = Profile(CONDITIONS, "2026-01-01T00:00:00+00:00", "0", MODEL, FitErrors(0, 0, None), TIMINGS)
 
 
-def serve(learning: StepLearning, seconds: float) -> None:
+def learn(timings: Timings = Timings()) -> StepLearning:  # noqa: B008
+    return learn_steps(CONDITIONS, inline, timings)
+
+
+def kept(cache: Path) -> Profile | None:
+    return load_profile(cache, CONDITIONS, learned=True)
+
+
+def serve(learning: StepLearning, seconds: int) -> None:
     """A prefill and ten decode steps a second."""
-    for second in range(round(seconds)):
+    for second in range(seconds):
         prefill = StepStats(prompt=50 + second % 7, generated=1)
         update = (RowUpdate(second, (1,)),)
         report = StepReport(0, 11 * second + 1, update, BatchShape(), 0.1, begun=(second,), tally=prefill)
@@ -114,20 +120,21 @@ def serve(learning: StepLearning, seconds: float) -> None:
 
 def test_a_server_begins_with_what_an_earlier_one_has_learned_up_to_its_end(cache: Path) -> None:
     """Up to a minute of it was lost."""
-    learning = learn_steps(CONDITIONS, inline, Timings())
+    learn().close()
+    assert kept(cache) is None, "it has served nothing"
+    learning = learn()
     serve(learning, 45)
-    early = load_profile(cache, CONDITIONS, learned=True)
+    early = kept(cache)
     learning.close()
-    kept = load_profile(cache, CONDITIONS, learned=True)
-    assert early is not None and kept is not None and kept.model == learning.machine.model
-    assert len(kept.timings.decode) >= len(early.timings.decode) and kept != early
-    assert learn_steps(CONDITIONS, inline, Timings()).machine.model == kept.model
+    late = kept(cache)
+    assert early is not None and late is not None and late.model == learning.machine.model
+    assert len(late.timings.decode) >= len(early.timings.decode) and late != early
+    assert learn().machine.model == late.model
 
 
 def test_steps_measured_while_loading_tell_a_new_server_what_many_rows_take(cache: Path) -> None:
     """What one request takes was promised to each of twenty."""
-    steps = tuple(Timing(rows, 60, 0.04 + 0.005 * rows) for rows in (8, 16, 32))
-    learning = learn_steps(CONDITIONS, inline, Timings((), steps))
+    learning = learn(Timings((), tuple(Timing(rows, 60, 0.04 + 0.005 * rows) for rows in (8, 16, 32))))
     serve(learning, 5)  # two rows, 0.05 s
     assert learning.machine.model is not None
     assert learning.machine.model.iteration(20.0, 60.0) == pytest.approx(0.14, rel=0.05)
@@ -136,51 +143,43 @@ def test_steps_measured_while_loading_tell_a_new_server_what_many_rows_take(cach
 def test_prompts_and_steps_measured_while_loading_are_a_new_servers_first_prices(cache: Path) -> None:
     """None were there until an answer had ended, so all that asked for a promise were refused."""
     slow = Bilinear(p1=0.002, p4=0.02, d2=0.01, d4=0.08)  # twice what is served
-    timings = Timings(
-        tuple(Timing(1, length, slow.prefill(1, length)) for length in (16, 128)),
-        tuple(Timing(rows, 60, slow.iteration(rows, 60)) for rows in (8, 16, 32)),
-    )
-    learning = learn_steps(CONDITIONS, inline, timings)
+    prompts = tuple(Timing(1, length, slow.prefill(1, length)) for length in (16, 128))
+    learning = learn(Timings(prompts, tuple(Timing(rows, 60, slow.iteration(rows, 60)) for rows in (8, 16, 32))))
     first = learning.machine.model
     assert first is not None and first.iteration(20.0, 60.0) == pytest.approx(0.28, rel=0.05)
     assert first.prefill(1, 64) == pytest.approx(0.148, rel=0.1)
     learning.close()
-    assert load_profile(cache, CONDITIONS, learned=True) is None
+    assert kept(cache) is None
     serve(learning, 5)
     assert learning.machine.model is not None and learning.machine.model != first, "corrected within seconds"
-
-
-def test_one_that_has_served_nothing_keeps_nothing(cache: Path) -> None:
-    learn_steps(CONDITIONS, inline, Timings()).close()
-    assert load_profile(cache, CONDITIONS, learned=True) is None
 
 
 def test_what_was_measured_stays_and_counts_where_it_is_newer(cache: Path) -> None:
     """Learned prices took the place of those that `lengthwise profile` had measured."""
     write_profile(cache, PROFILE)
-    learning = learn_steps(CONDITIONS, inline, Timings())
+    learning = learn()
     serve(learning, 30)
     learning.close()
     assert load_profile(cache, CONDITIONS) == PROFILE
-    assert learn_steps(CONDITIONS, inline, Timings()).machine.model == learning.machine.model != MODEL
+    assert learn().machine.model == learning.machine.model != MODEL
     write_profile(cache, replace(PROFILE, measured_at="2999-01-01T00:00:00+00:00"))
-    assert learn_steps(CONDITIONS, inline, Timings()).machine.model == MODEL
+    assert learn().machine.model == MODEL
 
 
-def test_it_is_written_once_a_minute_at_most(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    written: list[Profile] = []
-    monkeypatch.setattr(scheduling, "write_profile", lambda cache, profile, learned: written.append(profile))
-    learning = learn_steps(CONDITIONS, inline, Timings())
+def test_it_is_written_once_a_minute_at_most_and_an_unwritten_cache_is_a_warning(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    write = Mock(side_effect=[None, UserError("cannot write: No space left on device"), None])
+    monkeypatch.setattr(scheduling, "write_profile", write)
+    learning = learn()
     serve(learning, 150)
-    assert len(written) == 3 and learning.learner.changes > 10
+    assert write.call_count == 3 and learning.learner.changes > 10
+    assert "are not kept: cannot write: No space left" in caplog.text
 
 
 UNUSABLE = [
     (lambda text: text[: len(text) // 2], "is not a profile"),
-    (
-        lambda text: text.replace('"version": 2', '"version": 1'),
-        f"version 1 and this program reads version {VERSION}",
-    ),
+    (lambda text: text.replace('"version": 2', '"version": 1'), f"version 1 and this program reads version {VERSION}"),
     (lambda text: text.replace('"p1": 1,', '"p1": -1,'), "must be finite and not negative"),
     (lambda text: text.replace('"p1": 1,', '"p1": NaN,'), "is not a profile"),
     (lambda text: text.replace('"seconds": 0.5', '"seconds": -0.5'), "a timing is of one row or more"),
@@ -199,16 +198,5 @@ def test_a_file_that_cannot_be_used_is_a_warning_and_prices_are_learned_anew(
     spoilt = spoil(path.read_text())
     assert spoilt != path.read_text()
     path.write_text(spoilt)
-    learning = learn_steps(CONDITIONS, inline, Timings())
-    assert learning.machine.model is None
+    assert learn().machine.model is None
     assert "prices are learned anew" in caplog.text and reason in caplog.text
-
-
-def test_an_unwritten_cache_is_a_warning(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(cache: Path, profile: Profile, learned: bool) -> Path:
-        raise UserError("cannot write: No space left on device")
-
-    monkeypatch.setattr(scheduling, "write_profile", fail)
-    with caplog.at_level(logging.WARNING):
-        serve(learn_steps(CONDITIONS, inline, Timings()), 10)
-    assert "are not kept: cannot write: No space left" in caplog.text
