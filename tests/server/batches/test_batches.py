@@ -59,14 +59,24 @@ async def running(folder: Path, asker: Asker, slots: int = 2) -> AsyncIterator[B
         await batches.stop()
 
 
-async def begin(
-    batches: Batches, lines: int = 0, *, content: bytes | None = None, holder: str | None = None
-) -> BatchRecord:
+def put(batches: Batches, content: bytes, holder: str | None = None) -> str:
+    """The name of a file that a client has sent."""
     with batches.files.draft(holder) as (name, file):
-        file.write(b"".join(LINE % place for place in range(lines)) if content is None else content)
+        file.write(content)
         file.flush()
         batches.files.keep(name, "in.jsonl", "batch")
-    return await batches.create(name, "/x", holder, {})
+    return name
+
+
+async def begin(batches: Batches, lines: int = 0, holder: str | None = None) -> BatchRecord:
+    content = b"".join(LINE % place for place in range(lines))
+    return await batches.create(put(batches, content, holder), "/x", holder, {})
+
+
+def found(batches: Batches, record: BatchRecord) -> BatchRecord:
+    one = batches.find(record.id, None)
+    assert one is not None
+    return one
 
 
 async def ended(record: BatchRecord) -> BatchRecord:
@@ -121,13 +131,14 @@ async def test_a_batch_that_was_being_cancelled_when_the_server_died_counts_its_
     record.enter("cancelling")
     RecordFolder(tmp_path / "batches", BatchRecord).save(record.id, record)
     async with running(tmp_path, asker) as batches:
-        found = batches.find(record.id, None)
-        assert found is not None
-        after = await ended(found)
+        after = await ended(found(batches, record))
         assert (after.status, after.total, after.completed, after.failed) == ("cancelled", 2, 1, 0)
 
 
-async def test_drafts_take_room_and_leave_nothing_when_they_are_left(tmp_path: Path) -> None:
+async def test_drafts_take_room_and_leave_nothing_when_they_are_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One key that took all the room there is for files kept all others from sending any."""
     async with running(tmp_path, Asker()) as batches:
         files = batches.files
         with files.draft(None) as (first, _), files.draft(None) as (second, _):
@@ -136,15 +147,13 @@ async def test_drafts_take_room_and_leave_nothing_when_they_are_left(tmp_path: P
         with pytest.raises(NoSuchFile):  # a thread that comes to it after its client has gone
             files.keep(first, "in.jsonl", "batch")
         assert not [*(tmp_path / "files").iterdir()]
-
-
-async def test_no_key_takes_all_the_room_there_is_for_files(tmp_path: Path) -> None:
-    """One that did kept all others from sending any."""
-    async with running(tmp_path, Asker()) as batches:
-        files = batches.files
         with files.draft("mine") as (mine, _), files.draft("other") as (other, _):
             assert not files.take_room(mine, 500_001) and files.take_room(mine, 500_000)
             assert files.take_room(other, 500_000) and files.room_of("third") == 0
+        monkeypatch.setattr("server.batches.files.MOST_FILES", 4)
+        with files.draft("mine"), files.draft("mine"):
+            assert not files.room_of("mine") and files.room_of("other")
+        assert files.room_of("mine")
 
 
 async def test_answers_wait_for_room_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -163,18 +172,9 @@ async def test_answers_wait_for_room_too(tmp_path: Path, monkeypatch: pytest.Mon
             assert batches.files.take_room(large, 900_000)
             record = await begin(batches, lines=5)
             await waits.wait()
-            found = batches.find(record.id, None)
-            assert found is not None and found.completed == 3
+            assert found(batches, record).completed == 3
         assert (await ended(record)).completed == 5
         assert not batches.files.room_of(None)
-
-
-async def test_there_are_so_many_files_however_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("server.batches.files.MOST_FILES", 4)
-    async with running(tmp_path, Asker()) as batches:
-        with batches.files.draft("mine"), batches.files.draft("mine"):
-            assert not batches.files.room_of("mine") and batches.files.room_of("other")
-        assert batches.files.room_of("mine")
 
 
 async def test_each_key_has_so_many_batches_under_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -198,35 +198,33 @@ async def test_batches_of_the_key_with_most_are_forgotten(tmp_path: Path, monkey
         assert [batches.find(one.id, "other") is None for one in others] == [True, False, False]
 
 
-async def test_blank_lines_have_a_bound(tmp_path: Path) -> None:
-    """A file of nothing else kept all batches waiting for as long as it took to read."""
-    async with running(tmp_path, Asker()) as batches:
-        record = await ended(await begin(batches, content=b"\n" * 10**6))
-        assert [error.code for error in record.errors] == ["too_many_requests"]
+BOUNDED = {
+    # A file of nothing else kept all batches waiting for as long as it took to read.
+    "blank lines": (b"\n" * 10**6, "too_many_requests", None),
+    # One of 100 MB was read into memory, and held the interpreter for a second.
+    "a line": (LINE % 0 + LINE % 1 + LINE % 2 + b"x" * LONGEST + b"\n" + LINE % 4, "line_too_large", 4),
+}
 
 
-async def test_a_line_has_a_bound(tmp_path: Path) -> None:
-    """One of 100 MB was read into memory, and held the interpreter for a second."""
+@pytest.mark.parametrize(("content", "code", "line"), BOUNDED.values(), ids=BOUNDED)
+async def test_lines_have_bounds(tmp_path: Path, content: bytes, code: str, line: int | None) -> None:
     async with running(tmp_path, Asker()) as batches:
-        content = b"".join(LINE % place for place in range(3))
-        record = await ended(await begin(batches, content=content + b"x" * LONGEST + b"\n" + LINE % 4))
+        record = await ended(await batches.create(put(batches, content), "/x", None, {}))
         (error,) = record.errors
-        assert (record.status, error.code, error.line) == ("failed", "line_too_large", 4)
+        assert (record.status, error.code) == ("failed", code) and line in (None, error.line)
+
+
+def full_disk(handle: int) -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 async def test_a_full_disk_makes_a_batch_wait_losing_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The batch failed, and stayed under way for ever where that could not be written either."""
     monkeypatch.setattr("server.batches.batches.RETRY", 0.001)
     writes, sync = itertools.count(), os.fsync
-
-    def fail_every_third_time(handle: int) -> None:
-        if next(writes) % 3 == 0:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        sync(handle)
-
     async with running(tmp_path, Asker(), slots=1) as batches:
         record = await begin(batches, lines=3)
-        monkeypatch.setattr(os, "fsync", fail_every_third_time)
+        monkeypatch.setattr(os, "fsync", lambda handle: (sync if next(writes) % 3 else full_disk)(handle))
         assert (await ended(record)).status == "completed"
         kept = batches.files.path(record.output_file_id).read_bytes()
     assert sorted(read_answered(batches.files.path(record.output_file_id))) == ["0", "1", "2"]
@@ -234,15 +232,9 @@ async def test_a_full_disk_makes_a_batch_wait_losing_nothing(tmp_path: Path, mon
 
 
 async def test_a_batch_begins_only_where_there_is_room_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(handle: int) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
     async with running(tmp_path, Asker()) as batches:
-        with batches.files.draft(None) as (name, file):
-            file.write(LINE % 0)
-            file.flush()
-            batches.files.keep(name, "in.jsonl", "batch")
-        monkeypatch.setattr(os, "fsync", fail)
+        name = put(batches, LINE % 0)
+        monkeypatch.setattr(os, "fsync", full_disk)
         with pytest.raises(OSError, match="No space left"):
             await batches.create(name, "/x", None, {})
         assert not batches.all_of(None)
@@ -250,15 +242,12 @@ async def test_a_batch_begins_only_where_there_is_room_for_it(tmp_path: Path, mo
 
 
 def test_a_folder_is_held_by_one_server_at_a_time(tmp_path: Path) -> None:
-    with hold_folder(tmp_path / "batches" / "tiny") as first, hold_folder(tmp_path / "batches" / "tiny") as second:
-        assert first is None
-        assert second == "is held by another server"
-    with hold_folder(tmp_path / "batches" / "tiny") as again:
-        assert again is None
-
-
-def test_a_folder_that_cannot_be_made_is_told_and_is_no_error(tmp_path: Path) -> None:
     """Below a cache folder that is read-only the server ended with a traceback."""
-    (tmp_path / "batches").write_text("a file where the folder should be")
-    with hold_folder(tmp_path / "batches" / "tiny") as obstacle:
+    folder = tmp_path / "batches" / "tiny"
+    with hold_folder(folder) as first, hold_folder(folder) as second:
+        assert (first, second) == (None, "is held by another server")
+    with hold_folder(folder) as again:
+        assert again is None
+    (tmp_path / "file").touch()
+    with hold_folder(tmp_path / "file" / "tiny") as obstacle:
         assert obstacle == "cannot be written: Not a directory"
