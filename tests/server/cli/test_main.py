@@ -21,12 +21,13 @@ from server.cli import main as cli
 from server.config import ServeConfig
 from server.version import VERSION
 
+Started = list[ServeConfig]
+
 
 @pytest.fixture
-def started(monkeypatch: pytest.MonkeyPatch) -> list[ServeConfig]:
+def started(monkeypatch: pytest.MonkeyPatch) -> Started:
     """The configurations with which `serve` would have started."""
-    configs: list[ServeConfig] = []
-    monkeypatch.setattr("server.cli.commands.doctor.taken", lambda host, port, path: nullcontext())
+    configs: Started = []
 
     def serve(config: ServeConfig, fetch: object, open_service: object) -> int:
         configs.append(config)
@@ -36,6 +37,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[ServeConfig]:
     root.fetch = root.open_service = None  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "server.composition.app", root)
     monkeypatch.setattr("server.process.life.serve", serve)
+    monkeypatch.setattr("server.cli.commands.doctor.taken", lambda host, port, path: nullcontext())
     return configs
 
 
@@ -59,70 +61,56 @@ def run_apart(words: Sequence[str]) -> tuple[list[str], str]:
 
 
 def test_serve_takes_its_settings_from_flags_environment_and_file(
-    started: list[ServeConfig], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    started: Started, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     file = tmp_path / "c.toml"
     file.write_text("max_num_seqs = 5\nseed = 5\nport = 5\n")
-    monkeypatch.setenv("LENGTHWISE_CONFIG", str(file))
-    monkeypatch.setenv("LENGTHWISE_SEED", "6")
-    monkeypatch.setenv("LENGTHWISE_PORT", "6")
-    assert cli.main(["serve", "some/model", "--port", "7", "--served-model-name", "a", "--served-model-name", "b"]) == 0
-    (config,) = started
-    assert (config.model, config.served_model_name) == ("some/model", ("a", "b"))
+    for name, value in (("CONFIG", str(file)), ("SEED", "6"), ("PORT", "6"), ("MODEL", "other/model")):
+        monkeypatch.setenv(f"LENGTHWISE_{name}", value)
+    names = ["--served-model-name", "a", "--served-model-name", "b"]
+    assert cli.main(["serve", "--port", "7", *names]) == cli.main(["serve", "some/model"]) == 0
+    config, other = started
+    assert (config.model, other.model, config.served_model_name) == ("other/model", "some/model", ("a", "b"))
     assert (config.port, config.seed, config.max_num_seqs) == (7, 6, 5)
 
 
 @pytest.mark.parametrize(("flag", "allowed"), [("--allow-replay", True), ("--no-allow-replay", False)])
 def test_a_switch_has_a_flag_for_either_way_that_wins_over_the_environment(
-    started: list[ServeConfig], monkeypatch: pytest.MonkeyPatch, flag: str, allowed: bool
+    started: Started, monkeypatch: pytest.MonkeyPatch, flag: str, allowed: bool
 ) -> None:
     monkeypatch.setenv("LENGTHWISE_ALLOW_REPLAY", str(not allowed).lower())
     assert cli.main(["serve", flag]) == 0
     assert started[0].allow_replay is allowed
 
 
-def test_serve_without_a_model_serves_the_default(started: list[ServeConfig], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_serve_without_a_model_serves_the_default(started: Started, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("LENGTHWISE_DTYPE", raising=False)  # the suite may run under one
     assert cli.main(["serve"]) == 0
     assert started == [ServeConfig()]
 
 
-def test_a_model_may_come_from_the_environment(started: list[ServeConfig], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LENGTHWISE_MODEL", "other/model")
-    assert cli.main(["serve"]) == 0
-    assert started[0].model == "other/model"
-
-
 WRONG_USES = [
-    (["--port", "x"], "'x' is not a whole number"),
-    (["--port", "70000"], "'70000' is not a whole number between 0 and 65535"),
-    (["--dtype", "int3"], "'int3' is none of auto, float32"),
-    (["--xyzzy"], "unrecognized arguments: --xyzzy\n"),
-    (["--prot", "7"], "unrecognized arguments: --prot; did you mean --port?\n"),
-    (
-        ["m", "--served-model-name", "a", "b"],
-        "b; a flag for several values takes one at a time: --served-model-name A",
-    ),
-    (["--port", "1", "a", "b"], "unrecognized arguments: b\n"),
-    (["--no-no-journal"], "did you mean --no-journal?"),
+    ("serve --port x", "'x' is not a whole number"),
+    ("serve --port 70000", "'70000' is not a whole number between 0 and 65535"),
+    ("serve --dtype int3", "'int3' is none of auto, float32"),
+    ("serve --xyzzy", "unrecognized arguments: --xyzzy\n"),
+    ("serve --prot 7", "unrecognized arguments: --prot; did you mean --port?\n"),
+    ("serve m --served-model-name a b", "b; a flag for several values takes one at a time: --served-model-name A"),
+    ("serve --port 1 a b", "unrecognized arguments: b\n"),
+    ("serve --no-no-journal", "did you mean --no-journal?"),
+    ("gateway http://a:1", "; did you mean --backend http://a:1?\n"),
+    ("chat http://a:1", "; did you mean --url http://a:1?\n"),
+    # of another meaning is --num-requests, which only --validate reads
+    ("simulate --num-prompts 3", "unrecognized arguments: --num-prompts 3\n"),
 ]
 
 
-@pytest.mark.parametrize(("flags", "said"), WRONG_USES)
-def test_wrong_usage_exits_with_2(flags: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
-    told = misuse(capsys, "serve", *flags)
-    assert told.startswith("lengthwise serve: error: ") and told.count("\n") == 2
+@pytest.mark.parametrize(("command", "said"), WRONG_USES)
+def test_wrong_usage_exits_with_2(command: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    words = command.split()
+    told = misuse(capsys, *words)
+    assert told.startswith(f"lengthwise {words[0]}: error: ") and told.count("\n") == 2
     assert said in told
-
-
-@pytest.mark.parametrize(("command", "flag"), [("gateway", "--backend"), ("chat", "--url")])
-def test_an_address_without_flag_is_told_it(command: str, flag: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert f"; did you mean {flag} http://a:1?\n" in misuse(capsys, command, "http://a:1")
-
-
-def test_a_flag_of_another_meaning_is_not_suggested(capsys: pytest.CaptureFixture[str]) -> None:
-    """`simulate` sent from --num-prompts to --num-requests, which only --validate reads."""
-    assert "unrecognized arguments: --num-prompts 3\n" in misuse(capsys, "simulate", "--num-prompts", "3")
 
 
 def test_a_command_that_is_none_is_told_with_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
@@ -136,7 +124,7 @@ def test_without_a_command_there_is_help(capsys: pytest.CaptureFixture[str]) -> 
 
 
 @pytest.mark.parametrize("flag", ["--served-model-name", "--api-key", "--allowed-hosts"])
-def test_the_model_behind_a_flag_for_several_values_is_the_model(started: list[ServeConfig], flag: str) -> None:
+def test_the_model_behind_a_flag_for_several_values_is_the_model(started: Started, flag: str) -> None:
     """`--api-key K models/Qwen` made the path a valid key, and served the default model."""
     assert cli.main(["serve", flag, "one", "models/Qwen", flag, "two"]) == 0
     assert started[0].model == "models/Qwen"
@@ -144,7 +132,7 @@ def test_the_model_behind_a_flag_for_several_values_is_the_model(started: list[S
 
 
 def test_a_journal_that_cannot_be_written_is_told_at_the_start(
-    started: list[ServeConfig], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    started: Started, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The server said that it was ready, and lost what it should record."""
     assert cli.main(["serve", "--journal", str(tmp_path)]) == 78
@@ -180,7 +168,7 @@ def test_a_wrong_setting_ends_with_78(monkeypatch: pytest.MonkeyPatch, capsys: p
 
 
 def test_a_variable_that_is_no_setting_is_named_with_the_nearest_that_is(
-    started: list[ServeConfig], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    started: Started, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """It does not keep the server from starting: Kubernetes sets some for a service of this name."""
     for name in ("MAX_NUM_SEQ", "SERVICE_HOST", "SEED", "CACHE"):
@@ -218,39 +206,33 @@ def test_help_is_shown_on_a_terminal_that_cannot_write_all_of_its_letters(monkey
     assert b"(\\u0393 of SCLS)" in shown.getvalue()
 
 
-def start_and_interrupt(folder: Path, module: str) -> subprocess.Popen[bytes]:
-    """`lengthwise simulate`, interrupted while it imports this module, which has come in the place of its own."""
-    (folder / "msgspec.py").write_text(module)
-    process = subprocess.Popen(
-        [*PROGRAM, "simulate"],
-        env={**os.environ, "PYTHONPATH": f"{folder}:{Path(__file__).parents[3]}"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),  # which a shell may have had ignored
-    )
-    assert process.stdout is not None
-    assert process.stdout.readline() == b"importing\n"
-    process.send_signal(signal.SIGINT)
-    return process
-
-
 IMPORTING = "import threading\nprint('importing', flush=True)\nthreading.Event().wait()\n"
 ENDING = "import atexit, threading\natexit.register(lambda: (print('ending', flush=True), threading.Event().wait()))\n"
 
 
-def test_ctrl_c_while_a_command_is_imported_ends_it_without_a_traceback(tmp_path: Path) -> None:
-    with start_and_interrupt(tmp_path, IMPORTING) as process:
-        _, stderr = process.communicate()
-    assert (process.returncode, stderr) == (130, b"")
-
-
-def test_a_second_ctrl_c_ends_a_process_that_is_on_its_way_out_without_a_traceback(tmp_path: Path) -> None:
-    with start_and_interrupt(tmp_path, ENDING + IMPORTING) as process:
+@pytest.mark.parametrize(
+    ("module", "steps", "code"),
+    [(IMPORTING, ["importing"], 130), (ENDING + IMPORTING, ["importing", "ending"], -signal.SIGINT)],
+)
+def test_ctrl_c_ends_a_command_that_is_imported_or_on_its_way_out_without_a_traceback(
+    tmp_path: Path, module: str, steps: list[str], code: int
+) -> None:
+    """`lengthwise simulate`, interrupted at each step of this module, which has come in the place of its own."""
+    (tmp_path / "msgspec.py").write_text(module)
+    with subprocess.Popen(
+        [*PROGRAM, "simulate"],
+        env={**os.environ, "PYTHONPATH": f"{tmp_path}:{Path(__file__).parents[3]}"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),  # which a shell may have had ignored
+        text=True,
+    ) as process:
         assert process.stdout is not None
-        assert process.stdout.readline() == b"ending\n"
-        process.send_signal(signal.SIGINT)
+        for step in steps:
+            assert process.stdout.readline() == f"{step}\n"
+            process.send_signal(signal.SIGINT)
         _, stderr = process.communicate()
-    assert (process.returncode, stderr) == (-signal.SIGINT, b"")
+    assert (process.returncode, stderr) == (code, "")
 
 
 def test_each_command_has_an_example_that_can_be_typed(capsys: pytest.CaptureFixture[str]) -> None:
@@ -266,13 +248,13 @@ def test_each_command_has_an_example_that_can_be_typed(capsys: pytest.CaptureFix
 
 
 def test_who_watches_a_terminal_is_told_what_is_loaded_before_it_is(
-    started: list[ServeConfig], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    started: Started, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert cli.main(["serve", "some/model"]) == 0
-    assert capsys.readouterr().err == ""
-    monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
-    assert cli.main(["serve", "some/model"]) == 0
-    assert capsys.readouterr().err.startswith("Loading some/model, ")
+    for watched, told in ((False, ""), (True, "Loading some/model, ")):
+        monkeypatch.setattr("sys.stderr.isatty", lambda watched=watched: watched, raising=False)
+        assert cli.main(["serve", "some/model"]) == 0
+        said = capsys.readouterr().err
+        assert said.startswith(told) and bool(said) is watched
 
 
 def test_all_wrong_values_of_a_command_line_are_told_at_once(capsys: pytest.CaptureFixture[str]) -> None:

@@ -101,19 +101,12 @@ def test_what_cannot_be_done_is_told_in_one_line_before_anything_takes_long(
 
 
 WRONG_USES = (
-    *(
-        "bench --goodput speed:1",
-        "paper nobody",
-        "bench --max-tokens 64",
-        "paper scls --scale=0",
-        "paper scls --rates=,",
-        "paper scls --seed=-1",
-    ),
+    *("bench --goodput speed:1", "paper nobody", "bench --max-tokens 64", "paper scls --scale=0"),
+    *("paper scls --rates=,", "paper scls --seed=-1", "simulate --strategies=,", "simulate --seed=-1"),
     *("compare --rounds 2", "compare --request-rates 1,0", "compare --request-rates fast", "compare --urls a=gpu:8000"),
     *("compare --urls http://a", "compare --extra-body []", "bench engine --rows 0", "bench engine --output-len 1"),
     *("bench engine --rounds x", "simulate --workers=0", "simulate --rate=0", "simulate --duration=inf"),
-    *("simulate --strategies=,", "simulate --seed=-1", "profile --time-limit=0", "profile --time-limit=-1"),
-    *("profile --time-limit=nan", "profile --time-limit=inf", "profile --time-limit=soon", "train --trees 0"),
+    *(f"profile --time-limit={limit}" for limit in ("0", "-1", "nan", "inf", "soon")),
     *("serve --allowed-hosts=http://a", "serve --allowed-origins=example.com", "serve --allowed-origins=http://a/"),
     *(
         "serve --otlp-traces-endpoint=localhost:4318",
@@ -121,8 +114,8 @@ WRONG_USES = (
         "gateway --journal=",
         "serve --uds=",
     ),
-    *("whatif --kv-cache-memory 1", "whatif --no-journal"),
-    *("journal prune --older-than soon", "journal show -n x", "journal export --format x", "train --sample -1"),
+    *("whatif --kv-cache-memory 1", "whatif --no-journal", "train --sample -1", "train --trees 0"),
+    *("journal prune --older-than soon", "journal show -n x", "journal export --format x"),
     *("train --holdout 1", "train --holdout x"),
 )
 

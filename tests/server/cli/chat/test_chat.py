@@ -80,12 +80,8 @@ async def test_a_key_is_brought_where_the_server_wants_one() -> None:
 
 
 async def test_without_a_server_it_says_how_to_start_one() -> None:
-    code, out, err = await chat(DEAD_END, "Hi\n")
-    assert (code, out) == (1, "")
-    assert err == (
-        f"lengthwise: error: no server answers at {DEAD_END}/v1/models: "
-        "start one with `lengthwise serve`, or name another with --url\n"
-    )
+    told = f"no server answers at {DEAD_END}/v1/models: start one with `lengthwise serve`, or name another with --url"
+    assert await chat(DEAD_END, "Hi\n") == (1, "", f"lengthwise: error: {told}\n")
 
 
 async def test_a_turn_that_fails_is_told_and_makes_the_exit_code_1(live: Live) -> None:
@@ -95,30 +91,34 @@ async def test_a_turn_that_fails_is_told_and_makes_the_exit_code_1(live: Live) -
 
 
 class Terminal:
-    """The command at a terminal, whose output is read from a pipe."""
+    """The command at a terminal."""
 
-    def __init__(self, process: Process, leader: int) -> None:
-        self.process, self._leader = process, leader
+    def __init__(self, process: Process, leader: int, shown: asyncio.StreamReader) -> None:
+        self.process, self._leader, self._shown = process, leader, shown
 
     def type(self, text: str) -> None:
         os.write(self._leader, text.encode())
 
     async def read(self, end: str = "> ") -> str:
         """What is shown up to there."""
-        assert self.process.stdout is not None
-        return (await self.process.stdout.readuntil(end.encode())).decode().removesuffix(end)
+        return (await self._shown.readuntil(end.encode())).decode().removesuffix(end)
 
 
 @asynccontextmanager
-async def at_terminal(url: str) -> AsyncIterator[Terminal]:
+async def at_terminal(url: str, *, output: bool = False) -> AsyncIterator[Terminal]:
+    """Its output goes there too, or into a pipe."""
     leader, follower = pty.openpty()
     command = [*PROGRAM, "chat", "--url", url]
-    process = await create_subprocess_exec(*command, cwd=ROOT, stdin=follower, stdout=PIPE, stderr=PIPE)
+    out = follower if output else PIPE
+    process = await create_subprocess_exec(*command, cwd=ROOT, stdin=follower, stdout=out, stderr=PIPE)
     os.close(follower)
-    try:
-        yield Terminal(process, leader)
-    finally:
-        os.close(leader)
+    shown = asyncio.StreamReader() if process.stdout is None else process.stdout
+    file = os.fdopen(leader, "rb", 0)
+    with closing(file):
+        if output:
+            protocol = asyncio.StreamReaderProtocol(shown)
+            await asyncio.get_running_loop().connect_read_pipe(lambda: protocol, file)
+        yield Terminal(process, leader, shown)
 
 
 async def test_ctrl_c_stops_the_answer_and_at_the_prompt_ends_the_conversation(live: Live) -> None:
@@ -140,23 +140,16 @@ async def test_ctrl_c_stops_the_answer_and_at_the_prompt_ends_the_conversation(l
 async def test_at_a_terminal_the_place_in_the_queue_is_shown_until_the_answer_begins(live: Live) -> None:
     live.dispatcher.crowd(waiting=2)
     live.dispatcher.waits.wait = lambda request: 1.25  # type: ignore[method-assign]
-    leader, follower = pty.openpty()
-    command = [*PROGRAM, "chat", "--url", live.url]
-    process = await create_subprocess_exec(*command, cwd=ROOT, stdin=follower, stdout=follower, stderr=PIPE)
-    os.close(follower)
-    terminal = asyncio.StreamReader()
-    protocol = asyncio.StreamReaderProtocol(terminal)
-    transport, _ = await asyncio.get_running_loop().connect_read_pipe(lambda: protocol, os.fdopen(leader, "rb", 0))
-    await terminal.readuntil(b"> ")
-    os.write(leader, b"Hi\n")
-    await terminal.readuntil(b"\r\x1b[KPlace 3 in the queue, about 1.2 s.")
-    live.dispatcher.release()
-    assert await terminal.readuntil(ANSWER.encode()) == f"\r\x1b[K{ANSWER}".encode()
-    await terminal.readuntil(b"> ")
-    process.send_signal(signal.SIGINT)
-    os.write(leader, b"\n")
-    await process.wait()
-    transport.close()
+    async with at_terminal(live.url, output=True) as terminal:
+        await terminal.read()
+        terminal.type("Hi\n")
+        await terminal.read("\r\x1b[KPlace 3 in the queue, about 1.2 s.")
+        live.dispatcher.release()
+        assert await terminal.read(ANSWER) == "\r\x1b[K"
+        await terminal.read()
+        terminal.process.send_signal(signal.SIGINT)
+        terminal.type("\n")
+        await terminal.process.wait()
 
 
 async def test_at_a_terminal_a_text_may_have_lines(live: Live) -> None:
@@ -176,13 +169,14 @@ async def test_at_a_terminal_a_text_may_have_lines(live: Live) -> None:
 
 async def test_an_answer_that_is_stopped_stays_in_the_conversation_as_far_as_it_came(live: Live) -> None:
     live.dispatcher.pause = 2
-    conversation = ChatSession(Chat(url=live.url))
+    conversation = ChatSession(Chat(url=f"{live.url}/v1/"))
 
     def read_two() -> list[object]:
         with closing(conversation.say("Hi")) as told:
             return [next(told), next(told)]
 
     await asyncio.to_thread(conversation.connect)
+    assert conversation.chat.model == "fake", "the address may end in v1"
     assert await asyncio.to_thread(read_two) == ["G", "r"]
     await live.dispatcher.until(lambda: len(live.dispatcher.cancelled) == 1)
     assert conversation.turns == [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Gr"}]
@@ -200,9 +194,3 @@ async def test_a_page_that_is_no_server_of_ours_is_named(live: Live) -> None:
         await asyncio.to_thread(ChatSession(Chat(url=f"{live.url}/other")).connect)
     with pytest.raises(UserError, match="no Lengthwise server; name one with --url"):
         ChatSession(Chat(url="nowhere")).connect()
-
-
-async def test_the_address_may_end_in_v1(live: Live) -> None:
-    conversation = ChatSession(Chat(url=f"{live.url}/v1/"))
-    await asyncio.to_thread(conversation.connect)
-    assert conversation.chat.model == "fake"

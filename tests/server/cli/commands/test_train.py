@@ -1,6 +1,7 @@
 """`lengthwise train` on a tiny model and a tiny embedder: what it reads, prints and keeps, and its errors."""
 
 import json
+import re
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -29,8 +30,8 @@ def requests(path: Path, rows: int = 60, **more: object) -> Path:
         words, task = 1 + number % 12, number % 2
         text = " ".join("abcdefghijkl"[:words])
         line = {"instruction": "a b" if task else "x y z", "input": text, "length": words * (3 if task else 1), **more}
-        lines.append(json.dumps({key: value for key, value in line.items() if value is not None}))
-    path.write_text("\n".join(lines) + "\n")
+        lines.append(json.dumps({key: value for key, value in line.items() if value is not None}) + "\n")
+    path.write_text("".join(lines))
     return path
 
 
@@ -43,9 +44,8 @@ def test_a_file_becomes_a_report_and_a_forest(
     forest, about = load(forest_path(cache, str(tiny_folder)))
     assert (about.embedder, about.max_tokens, about.growth.trees) == (str(embedder), 32, 5)
     assert len(forest.examples) == 60
-    assert "60 rows, 2 instructions" in out and str(forest_path(cache, str(tiny_folder))) in out
-    for word in ("mae", "rmse", "tau", "UILO", "RAFT", "INST", "USIN", "own-embeddings", "mean"):
-        assert word in out
+    words = ("mae", "rmse", "tau", "UILO", "RAFT", "INST", "USIN", "own-embeddings", "mean", "60 rows, 2 instructions")
+    assert [word for word in (*words, str(forest_path(cache, str(tiny_folder)))) if word not in out] == []
 
 
 def test_a_folder_with_a_tokenizer_alone_is_enough_to_train_from_files(
@@ -148,16 +148,11 @@ USELESS = [
 def test_what_cannot_be_used_is_one_line_on_standard_error_before_anything_is_fetched(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], line: str, message: str
 ) -> None:
-    fetched: list[str] = []
-    monkeypatch.setattr(Catalog, "resolve", lambda _, name: fetched.append(name))
+    monkeypatch.setattr(Catalog, "resolve", None)
     (tmp_path / "rows.jsonl").write_text(line)
     assert train(tmp_path / "rows.jsonl") == 1
-    assert not fetched
     output = capsys.readouterr()
-    assert output.out == ""
-    assert output.err.startswith("lengthwise: error: ")
-    with pytest.raises(AssertionError, match=message):
-        raise AssertionError(output.err)
+    assert output.out == "" and re.search(f"^lengthwise: error: .*{message}", output.err)
 
 
 def test_a_journal_without_answers_of_the_model_is_told(cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
