@@ -48,8 +48,7 @@ async def test_a_stream_tells_what_a_whole_answer_does_and_its_usage_in_a_chunk_
 async def test_usage_comes_in_every_chunk_when_asked_for(live: Live) -> None:
     events = await live.stream_chat(stream_options={"continuous_usage_stats": True})
     counts = [event["usage"]["completion_tokens"] for event in events]
-    assert counts == sorted(counts)
-    assert counts[-1] == len(ANSWER.encode()) + 1
+    assert counts == sorted(counts) and counts[-1] == len(ANSWER.encode()) + 1
 
 
 async def test_n_answers_come_in_the_order_of_their_index_with_seeds_that_follow_each_other(live: Live) -> None:
@@ -70,27 +69,21 @@ async def test_n_streams_come_interleaved_and_each_complete(live: Live) -> None:
     assert all(len(event["choices"]) == 1 for event in events)
 
 
-async def test_logprobs_tell_token_bytes_and_alternatives(live: Live) -> None:
-    reply = await live.chat(logprobs=True, top_logprobs=2, max_tokens=2)
-    content = reply["choices"][0]["logprobs"]["content"]
+async def test_logprobs_tell_token_bytes_and_alternatives_streamed_even_within_a_character(live: Live) -> None:
+    reply = await live.chat(logprobs=True, top_logprobs=2)
+    whole = reply["choices"][0]["logprobs"]["content"]
     best = {"token": "G", "logprob": -0.5, "bytes": [71]}
-    assert content[0] == {**best, "top_logprobs": [best, {"token": "H", "logprob": -1.5, "bytes": [72]}]}
-    assert len(content) == reply["usage"]["completion_tokens"] == 2
-
-
-async def test_streamed_logprobs_are_those_of_the_whole_answer_even_within_a_character(live: Live) -> None:
-    whole = await live.chat(logprobs=True)
-    events = await live.stream_chat(logprobs=True)
-    streamed = [one for event in events for one in event["choices"][0]["logprobs"]["content"]]
-    assert streamed == whole["choices"][0]["logprobs"]["content"]
+    assert whole[0] == {**best, "top_logprobs": [best, {"token": "H", "logprob": -1.5, "bytes": [72]}]}
+    assert len(whole) == reply["usage"]["completion_tokens"]
+    events = await live.stream_chat(logprobs=True, top_logprobs=2)
+    assert [one for event in events for one in event["choices"][0]["logprobs"]["content"]] == whole
 
 
 async def test_prompt_logprobs_are_keyed_by_token_id(live: Live) -> None:
     reply = await live.chat(prompt_logprobs=1)
     first, second, *_ = reply["prompt_logprobs"]
-    assert first is None
-    assert second == {str(ord("s")): {"logprob": -0.5, "rank": 1, "decoded_token": "s"}}
-    assert len(reply["prompt_logprobs"]) == reply["usage"]["prompt_tokens"]
+    told = {str(ord("s")): {"logprob": -0.5, "rank": 1, "decoded_token": "s"}}
+    assert (first, second, len(reply["prompt_logprobs"])) == (None, told, reply["usage"]["prompt_tokens"])
 
 
 async def test_text_parts_are_joined_and_developer_counts_as_system(live: Live) -> None:
@@ -120,7 +113,7 @@ async def test_the_servers_default_bounds_answers_whose_request_names_no_limit()
         reply = await live.chat()
         assert (reply["choices"][0]["finish_reason"], reply["usage"]["completion_tokens"]) == ("length", 2)
         assert (await live.stream_chat())[-1]["choices"][0]["finish_reason"] == "length"
-        _, response = await live.post("/v1/responses", {"input": "Hi"})
+        response = await live.obtain("/v1/responses", {"input": "Hi"})
         assert response["incomplete_details"] == {"reason": "max_output_tokens"}
         await live.chat(max_tokens=9)
         await live.complete(prompt="Hi")
@@ -130,7 +123,6 @@ async def test_the_servers_default_bounds_answers_whose_request_names_no_limit()
 async def test_priority_and_a_deadline_from_the_arrival_on_reach_the_dispatcher_for_every_answer(live: Live) -> None:
     await live.chat(deadline_ms=2500, n=2, priority=-3)
     await live.chat()
-    assert [request.priority for request in live.dispatcher.submitted] == [-3, -3, 0]
-    wanted = [request.deadline for request in live.dispatcher.submitted]
-    arrivals = [request.times.arrival for request in live.dispatcher.submitted]
-    assert wanted == [arrivals[0] + 2.5, arrivals[1] + 2.5, None]
+    *asked, other = live.dispatcher.submitted
+    assert [(one.priority, one.deadline) for one in asked] == [(-3, one.times.arrival + 2.5) for one in asked]
+    assert (len(asked), other.priority, other.deadline) == (2, 0, None)

@@ -103,26 +103,18 @@ async def test_a_cancelled_response_ends_with_its_failed_event(live: Live) -> No
 
 
 async def test_a_request_can_be_cancelled_before_it_is_in_line() -> None:
-    class Slow:
-        """Predicts when it is told to."""
+    asked, go = asyncio.Event(), asyncio.Event()
 
-        def __init__(self) -> None:
-            self.asked, self.go = asyncio.Event(), asyncio.Event()
+    async def predict(*query: object, **told: object) -> None:
+        asked.set()
+        await go.wait()
 
-        async def predict(self, query: object, sampling: object, **told: object) -> None:
-            self.asked.set()
-            await self.go.wait()
-
-        def note(self, *noted: object) -> None:
-            pass
-
-    slow = Slow()
-    async with live_server(lengths=slow) as live:
+    async with live_server(lengths=Mock(predict=predict)) as live:
         task = await live.begin(CHAT, chat_body(), 0, x_request_id="early")
-        await slow.asked.wait()
+        await asked.wait()
         assert (await get(live, f"{ALL}/early"))["state"] == "arrived"
         assert await cancel(live, "early") == "cancelled"
-        slow.go.set()
+        go.set()
         assert (await task)[0] == 499
         assert live.dispatcher.submitted == []
 

@@ -31,31 +31,28 @@ async def read(live: Live, body: ChatBody | CompletionBody) -> list[Prompt]:
     return await read_prompts(body, model)
 
 
-@pytest.mark.parametrize(
-    "body",
-    [ChatBody(messages=[HI] * FEW), CompletionBody(prompt="Hi"), CompletionBody(prompt=[1, 2])],
-    ids=["a conversation", "a text", "tokens"],
-)
+SHORT_FORMS = [ChatBody(messages=[HI] * FEW), CompletionBody(prompt="Hi"), CompletionBody(prompt=[1, 2])]
+LONG_FORMS = [
+    ChatBody(messages=[HI, Message("user", LONG)]),
+    ChatBody(messages=[HI] * (FEW + 1)),
+    ChatBody(messages=[Message("user", [ContentPart("text", "Hi")])]),
+    ChatBody(messages=[HI, Message("tool", "Hi", tool_call_id=LONG)]),
+    ChatBody(messages=[HI], chat_template_kwargs={"a": LONG}),
+    ChatBody(messages=[HI], instruction=LONG),
+    CompletionBody(prompt=LONG),
+    CompletionBody(prompt=[1] * (SHORT + 1)),
+    CompletionBody(prompt=["Hi", "Hi"]),
+    CompletionBody(prompt="Hi", instruction=LONG),
+]
+
+
+@pytest.mark.parametrize("body", SHORT_FORMS, ids=["a conversation", "a text", "tokens"])
 async def test_no_thread_is_woken_for_what_is_short(live: Live, body: ChatBody | CompletionBody) -> None:
     [prompt] = await read(live, body)
     assert prompt.ids
 
 
-@pytest.mark.parametrize(
-    "body",
-    [
-        ChatBody(messages=[HI, Message("user", LONG)]),
-        ChatBody(messages=[HI] * (FEW + 1)),
-        ChatBody(messages=[Message("user", [ContentPart("text", "Hi")])]),
-        ChatBody(messages=[HI, Message("tool", "Hi", tool_call_id=LONG)]),
-        ChatBody(messages=[HI], chat_template_kwargs={"a": LONG}),
-        ChatBody(messages=[HI], instruction=LONG),
-        CompletionBody(prompt=LONG),
-        CompletionBody(prompt=[1] * (SHORT + 1)),
-        CompletionBody(prompt=["Hi", "Hi"]),
-        CompletionBody(prompt="Hi", instruction=LONG),
-    ],
-)
+@pytest.mark.parametrize("body", LONG_FORMS)
 async def test_what_may_take_long_is_left_to_a_thread(live: Live, body: ChatBody | CompletionBody) -> None:
     with pytest.raises(Woken):
         await read(live, body)

@@ -30,11 +30,8 @@ def kinds(events: list[Any]) -> list[str]:
     return [event["type"].removeprefix("response.") for event in events]
 
 
-WEATHER: dict[str, Any] = {
-    "type": "function",
-    "name": "weather",
-    "parameters": {"type": "object", "properties": {"city": {"type": "string"}}},
-}
+CITY = {"type": "object", "properties": {"city": {"type": "string"}}}
+WEATHER: dict[str, Any] = {"type": "function", "name": "weather", "parameters": CITY}
 CALL = '<tool_call>\n{"name": "weather", "arguments": {"city":"Graz"}}\n</tool_call>'
 
 
@@ -88,10 +85,11 @@ async def test_turns_come_as_items_and_an_earlier_answer_may_be_among_them(live:
 async def test_the_events_of_a_stream_build_up_the_whole_response(live: Live) -> None:
     events = await stream(live, include=[LOGPROBS], top_logprobs=2)
     deltas = [event for event in events if event["type"] == "response.output_text.delta"]
-    begun, ended = kinds(events)[:4], kinds(events)[4:]
-    assert begun == ["created", "in_progress", "output_item.added", "content_part.added"]
-    done = ["output_text.done", "content_part.done", "output_item.done", "completed"]
-    assert ended == ["output_text.delta"] * len(deltas) + done
+    assert kinds(events) == [
+        *("created", "in_progress", "output_item.added", "content_part.added"),
+        *["output_text.delta"] * len(deltas),
+        *("output_text.done", "content_part.done", "output_item.done", "completed"),
+    ]
     assert "".join(event["delta"] for event in deltas) == ANSWER
     text, part, item, completed = events[-4:]
     assert text["text"] == part["part"]["text"] == ANSWER
@@ -114,11 +112,11 @@ async def test_a_failure_ends_the_stream_with_what_there_was(live: Live) -> None
 
 
 async def test_the_extensions_of_chats_are_there_too(live: Live) -> None:
-    await ask(live, seed=7, top_k=3, ignore_eos=True, priority=-1, stop=["x"], min_tokens=2, repetition_penalty=1.5)
-    request = live.dispatcher.submitted[0]
-    sampling = request.sampling
-    assert (sampling.seed, sampling.top_k, sampling.min_tokens, sampling.stop) == (7, 3, 2, ("x",))
-    assert (sampling.ignore_eos, sampling.repetition_penalty, request.priority) == (True, 1.5, -1)
+    own = {"seed": 7, "top_k": 3, "ignore_eos": True, "min_tokens": 2, "repetition_penalty": 1.5}
+    await ask(live, **own, priority=-1, stop=["x"])
+    (request,) = live.dispatcher.submitted
+    assert {name: getattr(request.sampling, name) for name in own} == own
+    assert (request.sampling.stop, request.priority) == (("x",), -1)
 
 
 async def test_a_call_is_an_item_of_its_own_whole_and_streamed(tooled: Live) -> None:
@@ -194,28 +192,26 @@ async def test_calls_and_results_of_earlier_turns_are_read(tooled: Live) -> None
     assert (reply["previous_response_id"], reply["store"]) == (stored["id"], True)
 
 
-PATCH = {"type": "custom", "name": "patch", "description": "It.", "format": {"type": "grammar", "syntax": "lark"}}
-
-
-async def test_tools_of_other_servers_are_passed_over(tooled: Live) -> None:
-    """Codex sends its own tools with each call, and ended at a 400."""
-    reply = await ask(tooled, tools=[{"type": "web_search"}, WEATHER, {"type": "local_shell"}], tool_choice="auto")
-    assert [tool["name"] for tool in reply["tools"]] == ["weather"]
-    assert "web_search" not in prompt_of(tooled)
-
-
 async def test_a_custom_tool_is_called_with_a_text_and_its_result_goes_back(tooled: Live) -> None:
+    written = {"format": {"type": "grammar", "syntax": "lark"}}
+    patch = {"type": "custom", "name": "patch", "description": "Applies it.", **written}
     call = '<tool_call>\n{"name": "patch", "arguments": {"input": "*** Begin\\n+a"}}\n</tool_call>'
     tooled.dispatcher.script = partial(say, call)
-    events = await stream(tooled, tools=[PATCH], tool_choice="required", store=False)
-    written = ["custom_tool_call_input.delta", "custom_tool_call_input.done"]
-    assert kinds(events)[2:] == ["output_item.added", *written, "output_item.done", "completed"]
+    events = await stream(tooled, tools=[patch], tool_choice="required", store=False)
+    told = ["custom_tool_call_input.delta", "custom_tool_call_input.done"]
+    assert kinds(events)[2:] == ["output_item.added", *told, "output_item.done", "completed"]
     (item,) = events[-1]["response"]["output"]
     assert (item["type"], item["name"], item["input"]) == ("custom_tool_call", "patch", "*** Begin\n+a")
     assert events[3]["delta"] == events[4]["input"] == item["input"] and item["id"].startswith("ctc_")
     result = {"type": "custom_tool_call_output", "call_id": item["call_id"], "output": "Done"}
     await ask(tooled, input=[{"role": "user", "content": "Hi"}, item, result], store=False)
     assert "*** Begin" in prompt_of(tooled) and "Done" in prompt_of(tooled)
+
+
+async def test_tools_of_other_servers_are_passed_over(tooled: Live) -> None:
+    """Codex sends its own tools with each call, and ended at a 400."""
+    reply = await ask(tooled, tools=[{"type": "web_search"}, WEATHER, {"type": "local_shell"}], tool_choice="auto")
+    assert [tool["name"] for tool in reply["tools"]] == ["weather"] and "web_search" not in prompt_of(tooled)
 
 
 async def test_stored_responses_are_shown_forgotten_and_bounded() -> None:

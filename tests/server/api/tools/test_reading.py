@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from server.api.input.tools import BETWEEN, CALL_TAIL, call_head, call_text
 from server.api.output.reading import CallPiece, FoundCalls, GuaranteedCalls, Piece, Reader, split
 
+Calls = list[tuple[str, str]]  # names and arguments
 TOOLS: dict[str, dict[str, object]] = {
     "f": {
         "properties": {
@@ -30,7 +31,12 @@ def found() -> Reader:
     return FoundCalls(TOOLS)
 
 
-def read(reader: Reader, parts: Sequence[str]) -> tuple[str, list[tuple[str, str]]]:
+def one_call(arguments: str) -> str:
+    """A call of f in its tag, with these arguments."""
+    return tagged(f'{{"name": "f", "arguments": {arguments}}}')
+
+
+def read(reader: Reader, parts: Sequence[str]) -> tuple[str, Calls]:
     """The text and the calls that come out."""
     pieces: list[Piece] = []
     for place, part in enumerate(parts):
@@ -38,7 +44,7 @@ def read(reader: Reader, parts: Sequence[str]) -> tuple[str, list[tuple[str, str
     return joined(pieces)
 
 
-def joined(pieces: Sequence[Piece]) -> tuple[str, list[tuple[str, str]]]:
+def joined(pieces: Sequence[Piece]) -> tuple[str, Calls]:
     text, calls = "", list[list[str]]()
     for piece in pieces:
         match piece:
@@ -76,66 +82,53 @@ AS_WRITTEN = {
     "a number of 20 digits": '{"c": 36893488147419103233, "d": 1.10}',
     "marks in a string": '{"s": "} </tool_call> <tool_call> ] {\\"x\\": \u2028 é 🙂"}',
 }
-ONE, TWO = ("f", '{"i": 1}'), ("f", '{"i": 2}')
-FORMS: dict[str, tuple[str, list[tuple[str, str]]]] = {
+BARE_ONE, BARE_NONE = '{"name": "f", "arguments": {"i": 1}}', '{"name": "f", "arguments": {}}'
+ONE, TWO, NONE = ("f", '{"i": 1}'), ("f", '{"i": 2}'), ("f", "{}")
+VALUES = coder(s="5", i="36893488147419103233", b="True", l='[1, "a"]', n="None", e="2", other="7")
+TYPED = '{"s": "5", "i": 36893488147419103233, "b": true, "l": [1, "a"], "n": null, "e": 2, "other": "7"}'
+AS_TEXT = one_call(r'"{\"c\": \"Rome\", \"n\": 36893488147419103233}"')
+OTHERS = tagged('{"name": "f", "arguments": {"i": 1}}\n{"name": "weather-now", "arguments": {}}')
+MISTRAL = '[TOOL_CALLS]f[ARGS]{"s": "[ARGS]"}[TOOL_CALLS]weather-now[CALL_ID]a1b2c3d4e[ARGS]{}'
+MARKS_AS_JSON = r'{"s": "if \"a\":\n    <b></tool_call> </function> {\""}'
+MARKS = 'if "a":\n    <b></tool_call> </function> {"'
+FORMS: dict[str, tuple[str, Calls]] = {
     # what: (an answer that is calls alone, the calls)
-    **{what: (tagged(f'{{"name": "f", "arguments": {one}}}'), [("f", one)]) for what, one in AS_WRITTEN.items()},
+    **{what: (one_call(one), [("f", one)]) for what, one in AS_WRITTEN.items()},
     "a call": (CALL, [CALLED]),
     "two calls": (f"{CALL}\n{CALL}\n", [CALLED, CALLED]),
-    "no end": ('<tool_call>{"name": "f", "arguments": {}}', [("f", "{}")]),
-    "no arguments": ('<tool_call>{"name": "f"}</tool_call>', [("f", "{}")]),
+    "no end": ('<tool_call>{"name": "f", "arguments": {}}', [NONE]),
+    "no arguments": ('<tool_call>{"name": "f"}</tool_call>', [NONE]),
     "another order": ('<tool_call>{"arguments": {"a": 1}, "name": "f"}</tool_call>', [("f", '{"a": 1}')]),
-    "a list": ('<tool_call>[{"name": "f"}, {"name": "f"}]</tool_call>', [("f", "{}")] * 2),
+    "a list": ('<tool_call>[{"name": "f"}, {"name": "f"}]</tool_call>', [NONE, NONE]),
     "parameters for arguments": (tagged('{"name": "f", "parameters": {"c": "Rome"}}'), [("f", '{"c": "Rome"}')]),
-    "arguments as a JSON text": (
-        tagged(r'{"name": "f", "arguments": "{\"c\": \"Rome\", \"n\": 36893488147419103233}"}'),
-        [("f", '{"c": "Rome", "n": 36893488147419103233}')],
-    ),
-    "empty arguments": (tagged('{"name": "f", "arguments": ""}'), [("f", "{}")]),
-    "no arguments, as null": (tagged('{"name": "f", "arguments": null}'), [("f", "{}")]),
-    "several calls in a tag": (
-        tagged('{"name": "f", "arguments": {"i": 1}}\n{"name": "weather-now", "arguments": {}}'),
-        [ONE, ("weather-now", "{}")],
-    ),
-    "a raw break, a tab": (
-        tagged('{"name": "f", "arguments": {"s": "a\nb\tc"}}'),
-        [("f", r'{"s": "a\u000ab\u0009c"}')],
-    ),
+    "arguments as a JSON text": (AS_TEXT, [("f", '{"c": "Rome", "n": 36893488147419103233}')]),
+    "empty arguments": (one_call('""'), [NONE]),
+    "no arguments, as null": (one_call("null"), [NONE]),
+    "several calls in a tag": (OTHERS, [ONE, ("weather-now", "{}")]),
+    "a raw break, a tab": (one_call('{"s": "a\nb\tc"}'), [("f", r'{"s": "a\u000ab\u0009c"}')]),
     "no closing mark": ('<tool_call>{"name": "f", "arguments": {"i": 1}}\n</tool_c', [ONE]),
-    "a type and an id beside": (tagged('{"type": "function", "id": "x", "name": "f"}'), [("f", "{}")]),
+    "a type and an id beside": (tagged('{"type": "function", "id": "x", "name": "f"}'), [NONE]),
     "Qwen3-Coder": (tagged(coder(s="Rome")), [("f", '{"s": "Rome"}')]),
-    "Qwen3-Coder without the mark": (f"{coder(s='Rome')}\n{coder()}", [("f", '{"s": "Rome"}'), ("f", "{}")]),
+    "Qwen3-Coder without the mark": (f"{coder(s='Rome')}\n{coder()}", [("f", '{"s": "Rome"}'), NONE]),
     "Qwen3-Coder, many in a tag": (tagged(coder(i="1") + "\n" + coder(i="2")), [ONE, TWO]),
-    "Qwen3-Coder's values by their types": (
-        tagged(coder(s="5", i="36893488147419103233", b="True", l='[1, "a"]', n="None", e="2", other="7")),
-        [("f", '{"s": "5", "i": 36893488147419103233, "b": true, "l": [1, "a"], "n": null, "e": 2, "other": "7"}')],
-    ),
+    "Qwen3-Coder's values by their types": (tagged(VALUES), [("f", TYPED)]),
     "Qwen3-Coder's value of another type": (tagged(coder(i="many", n="5")), [("f", '{"i": "many", "n": "5"}')]),
-    "Qwen3-Coder's marks in a value": (
-        tagged(coder(s='if "a":\n    <b></tool_call> </function> {"')),
-        [("f", r'{"s": "if \"a\":\n    <b></tool_call> </function> {\""}')],
-    ),
+    "Qwen3-Coder's marks in a value": (tagged(coder(s=MARKS)), [("f", MARKS_AS_JSON)]),
     "Qwen3-Coder's marks in a bare value": (
         coder(s="x </function> y", i="1"),
         [("f", '{"s": "x </function> y", "i": 1}')],
     ),
-    "Mistral's list": (
-        '[TOOL_CALLS][{"name": "f", "arguments": {"i": 1}}, {"name": "f", "arguments": {}}]',
-        [ONE, ("f", "{}")],
-    ),
-    "Mistral's names": (
-        '[TOOL_CALLS]f[ARGS]{"s": "[ARGS]"}[TOOL_CALLS]weather-now[CALL_ID]a1b2c3d4e[ARGS]{}',
-        [("f", '{"s": "[ARGS]"}'), ("weather-now", "{}")],
-    ),
+    "Mistral's list": (f"[TOOL_CALLS][{BARE_ONE}, {BARE_NONE}]", [ONE, NONE]),
+    "Mistral's names": (MISTRAL, [("f", '{"s": "[ARGS]"}'), ("weather-now", "{}")]),
     "Mistral's names without their marks": ('f{"i": 1}weather-now{}', [ONE, ("weather-now", "{}")]),
-    "Mistral's list without its mark": ('[{"name": "f", "arguments": {"i": 1}}]', [ONE]),
+    "Mistral's list without its mark": (f"[{BARE_ONE}]", [ONE]),
     "Llama 3's object": ('{"name": "f", "parameters": {"s": "}"}}', [("f", '{"s": "}"}')]),
-    "Llama 3's object with a type": ('{"type": "function", "name": "f", "parameters": {}}', [("f", "{}")]),
+    "Llama 3's object with a type": ('{"type": "function", "name": "f", "parameters": {}}', [NONE]),
     "Llama 3's objects": (
         '\n{"name": "f", "parameters": {"i": 1}}; {"name": "f", "parameters": {"i": 2}}\n',
         [ONE, TWO],
     ),
-    "Llama 3's tag": ('<|python_tag|>{"name": "f", "parameters": {}}', [("f", "{}")]),
+    "Llama 3's tag": ('<|python_tag|>{"name": "f", "parameters": {}}', [NONE]),
 }
 
 NO_CALLS: dict[str, str] = {
@@ -161,17 +154,17 @@ NO_CALLS: dict[str, str] = {
     "Mistral's mark alone": "The mark is [TOOL_CALLS], and so on.",
     "a function of no tool": coder(s="x").replace("function=f", "function=g"),
     "a function cut short": coder(s="x")[:-20],
-    "NaN": tagged('{"name": "f", "arguments": {"i": NaN}}'),
+    "NaN": one_call('{"i": NaN}'),
     "a list of text": tagged('["f"]'),
     "a name of two types": tagged('{"name": 3, "arguments": {}}'),
     "deep": tagged("[" * 5000),
-    "arguments as a list": tagged('{"name": "f", "arguments": [1]}'),
+    "arguments as a list": one_call("[1]"),
 }
 
 
 @pytest.mark.parametrize("sample", FORMS.values(), ids=FORMS)
 @given(places=st.lists(st.integers(0, 400), max_size=6))
-def test_each_form_of_call_is_found_as_written(sample: tuple[str, list[tuple[str, str]]], places: list[int]) -> None:
+def test_each_form_of_call_is_found_as_written(sample: tuple[str, Calls], places: list[int]) -> None:
     text, called = sample
     assert read(found(), cut(text, places)) == ("", called)
     for _, arguments in called:
@@ -207,7 +200,7 @@ def test_only_the_first_call_counts_where_one_is_wanted() -> None:
     assert reader.calls == 1
 
 
-GUARANTEED: dict[str, tuple[str, str, list[tuple[str, str]]]] = {
+GUARANTEED: dict[str, tuple[str, str, Calls]] = {
     "a call": (CALL, "", [CALLED]),
     "two calls": (f"{CALL}{BETWEEN}{call_text('weather-now', '{}')}", "", [CALLED, ("weather-now", "{}")]),
     "an answer": ('{"a": "<tool_call>"}', '{"a": "<tool_call>"}', []),
@@ -223,7 +216,7 @@ GUARANTEED: dict[str, tuple[str, str, list[tuple[str, str]]]] = {
 
 @pytest.mark.parametrize("sample", GUARANTEED.values(), ids=GUARANTEED)
 @given(places=st.lists(st.integers(0, 200), max_size=6))
-def test_guaranteed_calls_are_read_if_cut(sample: tuple[str, str, list[tuple[str, str]]], places: list[int]) -> None:
+def test_guaranteed_calls_are_read_if_cut(sample: tuple[str, str, Calls], places: list[int]) -> None:
     text, said, called = sample
     assert read(GuaranteedCalls(), cut(text, places)) == (said, called)
 
