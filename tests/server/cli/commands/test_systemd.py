@@ -38,14 +38,17 @@ def test_systemd_understands_every_line_of_it(unit: Path) -> None:
     assert (said.returncode, said.stderr) == (0, "")
 
 
+UNITS = "etc/systemd/system"
+
+
 def install(root: Path, *more: str) -> int:
     return cli.main(["systemd", "install", "--root", str(root), "--program", str(PROGRAM), *more])
 
 
 def test_installing_writes_unit_configuration_and_key_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert install(tmp_path) == 0
-    unit, folder = tmp_path / "etc/systemd/system/lengthwise.service", tmp_path / "etc/lengthwise"
-    assert f"ExecStart={PROGRAM} serve --config /etc/lengthwise/config.toml\n" in unit.read_text()
+    unit, folder = (tmp_path / UNITS / "lengthwise.service").read_text(), tmp_path / "etc/lengthwise"
+    assert f"ExecStart={PROGRAM} serve --config /etc/lengthwise/config.toml\n" in unit and "Type=notify" in unit
     keys, config = folder / "api-keys", folder / "config.toml"
     key = keys.read_text()
     assert len(key.strip()) == 64 and keys.stat().st_mode & 0o777 == 0o600
@@ -53,29 +56,23 @@ def test_installing_writes_unit_configuration_and_key_once(tmp_path: Path, capsy
     assert install(tmp_path) == 0
     assert (keys.read_text(), config.read_text()) == (key, "port = 9000\n")
     assert key.strip() not in capsys.readouterr().out
+    (tmp_path / UNITS / "lengthwise.service").write_text("[Service]\nExecStart=/bin/false\n")
+    assert install(tmp_path) == 1 and "--force" in capsys.readouterr().err, "a unit that differs is replaced when meant"
+    assert install(tmp_path, "--force") == 0
+    assert (tmp_path / UNITS / "lengthwise.service").read_text() == unit
 
 
 def test_a_gateway_has_a_unit_and_a_configuration_of_its_own(tmp_path: Path) -> None:
     assert install(tmp_path) == install(tmp_path, "--gateway") == 0
-    units, config = tmp_path / "etc/systemd/system", tmp_path / "etc/lengthwise/gateway.toml"
-    assert {path.name for path in units.iterdir()} == {"lengthwise.service", "lengthwise-gateway.service"}
-    text = (units / "lengthwise-gateway.service").read_text()
+    unit, config = tmp_path / UNITS / "lengthwise-gateway.service", tmp_path / "etc/lengthwise/gateway.toml"
+    assert {path.name for path in unit.parent.iterdir()} == {"lengthwise.service", unit.name}
+    text = unit.read_text()
     assert f"ExecStart={PROGRAM} gateway --config /etc/lengthwise/gateway.toml\n" in text
     assert "RuntimeDirectory=lengthwise-gateway\n" in text and "/gateway.sqlite3\n" in text
     assert load_settings(GatewayConfig, {}, {}, config).urls == ["http://127.0.0.1:8001/v1"]
     config.write_text('backend = ["http://127.0.0.1:9/v1"]\nshutdown_timeout = 90\n')
     assert install(tmp_path, "--gateway", "--force") == 0
-    assert "TimeoutStopSec=120\n" in (units / "lengthwise-gateway.service").read_text()
-
-
-def test_a_unit_that_differs_is_replaced_when_meant(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    unit = tmp_path / "etc/systemd/system/lengthwise.service"
-    unit.parent.mkdir(parents=True)
-    unit.write_text("[Service]\nExecStart=/bin/false\n")
-    assert install(tmp_path) == 1
-    assert "--force" in capsys.readouterr().err
-    assert install(tmp_path, "--force") == 0
-    assert "Type=notify" in unit.read_text()
+    assert "TimeoutStopSec=120\n" in unit.read_text()
 
 
 def test_a_program_the_service_could_not_see_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
