@@ -16,11 +16,13 @@ from engine.sampling.grammar import Grammars
 from engine.sampling.params import Grammar, GrammarKind
 from server.grammars import GrammarCompiler, Outcome, Trial, TrialsFailed
 from server.process.life import listen
+from tests.server.api.tools.test_offered import allow, choosing
+from tests.server.api.tools.test_tools import tool
 from tests.server.fakes import END, FakeText, InThread, fake_service, played_dispatcher
 from tests.server.live import Live, changed, chat_body, live_server
 
 PERSON = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
-TOOL = {"type": "function", "function": {"name": "weather", "parameters": PERSON}}
+TOOL = tool(name="weather", parameters=PERSON)
 CHAT, COMPLETIONS, MESSAGES = "/v1/chat/completions", "/v1/completions", "/v1/messages"
 
 
@@ -164,13 +166,8 @@ async def test_other_servers_words_have_the_same_bounds(live: Live, path: str, f
 
 
 LOOKING = {"type": "object", "properties": {"p": {"type": "string", "pattern": "^(?!a)"}}, "required": ["p"]}
-ODD_TOOL: dict[str, Any] = {"type": "function", "function": {"name": "odd", "parameters": LOOKING}}
-STRICT = {**ODD_TOOL, "function": ODD_TOOL["function"] | {"strict": True}}
+ODD_TOOL, STRICT = (tool(name="odd", parameters=LOOKING, **more) for more in ({}, {"strict": True}))
 IGNORED = "x-lengthwise-ignored"
-
-
-def named(name: str) -> dict[str, object]:
-    return {"type": "function", "function": {"name": name}}
 
 
 @pytest.fixture
@@ -179,22 +176,17 @@ async def roomy() -> AsyncIterator[Live]:
         yield live
 
 
-def choosing(choice: object, *tools: object) -> dict[str, object]:
-    return {"tools": [*tools], "tool_choice": choice}
-
-
-ALLOWED = {"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": [named("weather")]}}
 PARAMETERS, SCHEMA = "tools[1].function.parameters", "response_format.json_schema.schema"
 CALLED: dict[str, tuple[dict[str, object], int, str | None]] = {
     # what: (fields, status, what is named as ignored)
     "auto": ({"tools": [TOOL, STRICT]}, 200, None),
     "none": (choosing("none", TOOL, STRICT), 200, None),
-    "another is forced": (choosing(named("weather"), STRICT, TOOL), 200, None),
-    "forced": (choosing(named("odd"), TOOL, ODD_TOOL), 200, PARAMETERS),
+    "another is forced": (choosing(tool(name="weather"), STRICT, TOOL), 200, None),
+    "forced": (choosing(tool(name="odd"), TOOL, ODD_TOOL), 200, PARAMETERS),
     "any is forced": (choosing("required", TOOL, ODD_TOOL), 200, PARAMETERS),
-    "forced and strict": (choosing(named("odd"), TOOL, STRICT), 400, None),
+    "forced and strict": (choosing(tool(name="odd"), TOOL, STRICT), 400, None),
     "any, and one strict": (choosing("required", TOOL, STRICT), 400, None),
-    "others are allowed": (choosing(ALLOWED, STRICT, TOOL), 200, None),
+    "others are allowed": (choosing(allow("weather", mode="required"), STRICT, TOOL), 200, None),
     "a format": (form(LOOKING), 200, SCHEMA),
     "a format that is not strict": (form(LOOKING, strict=False), 200, SCHEMA),
     "a strict format": (form(LOOKING, strict=True), 400, None),
@@ -222,9 +214,8 @@ async def test_names_of_properties_do_no_harm_in_the_header(roomy: Live) -> None
 
 async def test_arguments_of_no_object_bind_nothing_unless_strict(roomy: Live) -> None:
     for kind in ("any", ["object", "null"], None, 3):
-        tool: dict[str, Any] = {"type": "function", "function": {"name": "f", "parameters": {"type": kind}}}
         for choice in ("auto", "required"):
-            await roomy.chat(tools=[tool], tool_choice=choice)
+            await roomy.chat(**choosing(choice, tool(parameters={"type": kind})))
 
 
 async def test_all_answers_of_a_call_have_the_grammar(live: Live) -> None:
