@@ -195,10 +195,11 @@ class Learning:
     def __post_init__(self) -> None:
         self.learner = Learner[ServedRow]("lengths", self._choose)
 
-    def add(self, row: ServedRow) -> None:
-        """Answers of a key or salt are ignored, since all share this forest."""
+    def add(self, row: ServedRow) -> bool:
+        """Answers of a key or salt are ignored, since all share this forest. False: nothing is predicted again."""
         if not row.scope:
             self.learner.rows.append(row)
+        return False
 
     async def run(self) -> None:
         """Until cancelled. A failed lesson is logged, and the old forest stays."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass, field
@@ -50,6 +50,7 @@ class MicroBatcher:
     failures: int = 0
     _failures_in_row: int = 0
     _asked: list[_Asked] = field(default_factory=list)  # newest are served first: they may be in time
+    _again: deque[_Asked] = field(default_factory=deque)  # when none is asked for the first time
     _waiting: int = 0
     _rest_until: float = 0.0  # event loop's time
     _paused_until: float = 0.0
@@ -73,21 +74,30 @@ class MicroBatcher:
         self.sources[prediction.source] += 1
         return prediction
 
+    def ask_again(self, query: LengthQuery) -> Answer:
+        """The oldest beyond MOST_ASKED is given up."""
+        if len(self._again) == MOST_ASKED:
+            self._again.popleft()[1].cancel()
+        self._again.append((query, answer := asyncio.get_running_loop().create_future()))
+        self._arrived.set()
+        return answer
+
     async def run(self) -> None:
         loop = asyncio.get_running_loop()
         while True:
             hurries = self._waiting > 0 and len(self._asked) <= BATCH
             rest = max(self._paused_until, 0.0 if hurries else self._rest_until) - loop.time()
-            if not self._asked or rest > 0:
+            asked = self._asked or self._again
+            if not asked or rest > 0:
                 with suppress(TimeoutError):
-                    async with asyncio.timeout(rest if self._asked else None):
+                    async with asyncio.timeout(rest if asked else None):
                         await self._arrived.wait()
                 self._arrived.clear()
                 continue
             begun = loop.time()
             batch: list[_Asked] = []
-            while self._asked and len(batch) < (BATCH if hurries else IDLE_BATCH):
-                one = self._asked.pop()
+            while asked and len(batch) < (BATCH if hurries else IDLE_BATCH):
+                one = asked.pop()
                 if not one[1].done():
                     batch.append(one)
             await self._serve(batch[::-1])

@@ -103,6 +103,7 @@ class _Scope:
     forest: CalibratedForest | None = None
     nearest: NearestPrompts | None = None  # until the first forest
     compared: int = 0  # rows then
+    told: int = 0  # rows when it last said so
     longest: int = 0  # complete answer
 
 
@@ -143,11 +144,16 @@ class OnlineForest:
         if not await asyncio.to_thread(self._idle.wait, seconds):
             log.info("the first forest still grows after %g s: the first requests are served beside it", seconds)
 
-    def add(self, row: ServedRow) -> None:
+    def add(self, row: ServedRow) -> bool:
+        """Whether to predict again what waits: while answers are few."""
         scope = self._remember(row)
         enough = scope.new >= scope.due and len(scope.rows) >= FEWEST
         if enough and self._idle.is_set() and self._clock.now() >= self._rests_until:
             self._begin([scope])
+        news = scope.told < NEAREST and len(scope.rows) >= (1 + MORE) * scope.told
+        if news:
+            scope.told = len(scope.rows)
+        return news
 
     def _remember(self, row: ServedRow) -> _Scope:
         scope = self._scopes.add(holder_of(row.scope), row.scope, _without_digest(row))

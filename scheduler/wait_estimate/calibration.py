@@ -89,7 +89,7 @@ class Calibration:
                 scores.keep(self._counts)
 
     def _counts(self, one: Score | Expected) -> bool:
-        """What was promised when much less was known is no evidence."""
+        """Promises of when little was known do not."""
         return 4 * one.answers >= self.answers
 
     def find_group(self, length: float, ahead: float, *, limited: bool = False) -> Group | None:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -25,12 +26,14 @@ from scheduler.length.microbatch import IDLE_SHARE, MicroBatcher
 from scheduler.length.online import ROWS, Fit, OnlineForest, fit
 from scheduler.length.oracle import oracle
 from scheduler.length.prediction import Answer, LengthDistribution, LengthPredictor, Prediction, prediction_of
-from scheduler.request import Request
+from scheduler.request import Request, State
 from server.cache_paths import journal_path
 from server.config import FrontConfig
 
 # takes a better prediction of a request's length, as the dispatcher does
 Revise = Callable[[Request, float | None, LengthDistribution | None], None]
+
+MOST_AGAIN = 512  # predicted again at once: 5 ms
 
 CANCELLED = "cancelled"  # outcome beside finish reasons and REPETITION
 
@@ -48,7 +51,7 @@ class Lengths:
     history: LengthHistory = field(default_factory=LengthHistory)
     observe_late: Callable[[float], None] = lambda seconds: None  # seconds without a late but useful prediction
     knows: bool = False  # oracle
-    _open: dict[Request, tuple[LengthQuery, Prediction | None]] = field(default_factory=dict)
+    _open: dict[Request, tuple[LengthQuery, Prediction | None, Revise]] = field(default_factory=dict)
     _expecting: Counter[Answer] = field(default_factory=Counter)  # requests waiting for each
 
     @property
@@ -62,30 +65,46 @@ class Lengths:
         return oracle(sampling) if self.knows else None
 
     def note(self, request: Request, query: LengthQuery, prediction: Prediction | None, revise: Revise) -> None:
-        self._open[request] = query, prediction
+        self._open[request] = query, prediction, revise
         if prediction is not None and prediction.late is not None and not request.state.is_final:
-            self._expecting[prediction.late] += 1
-            since = asyncio.get_running_loop().time()
-            prediction.late.add_done_callback(partial(self._take_over, request, query, prediction, revise, since))
+            self._expect(request, prediction.late, asyncio.get_running_loop().time())
 
-    def _take_over(
-        self, request: Request, query: LengthQuery, guess: Prediction, revise: Revise, since: float, late: Answer
-    ) -> None:
+    def _expect(self, request: Request, late: Answer, since: float | None = None) -> None:
+        self._expecting[late] += 1
+        late.add_done_callback(partial(self._take_over, request, since))
+
+    def _take_over(self, request: Request, since: float | None, late: Answer) -> None:
         """A late estimate; even one without a length is good to learn from."""
         self._expecting.pop(late, None)
         if request not in self._open or late.cancelled() or (estimate := late.result()) is None:
             return
+        query, guess, revise = self._open[request]
+        assert guess is not None
         prediction = prediction_of(query, estimate)
-        self._open[request] = query, prediction or replace(guess, features=estimate.features)
+        self._open[request] = query, prediction or replace(guess, features=estimate.features), revise
         if prediction is not None:
             revise(request, prediction.length, prediction.distribution)
-            self.observe_late(asyncio.get_running_loop().time() - since)
+            if since is not None:
+                self.observe_late(asyncio.get_running_loop().time() - since)
+
+    def _predict_again(self, scope: str) -> None:
+        """What waits, in turns of MOST_AGAIN."""
+        if self.front is None:
+            return
+        asked = [request for request, (query, *_) in self._open.items() if query.scope == scope]
+        for request in islice((one for one in asked if one.state is State.WAITING), MOST_AGAIN):
+            query, prediction, revise = self._open.pop(request)
+            if prediction is not None and prediction.late not in self._expecting:
+                late = self.front.ask_again(query)
+                prediction = replace(prediction, late=late)
+                self._expect(request, late)
+            self._open[request] = query, prediction, revise  # behind all others
 
     def find_running(self, scope: str) -> list[ServedRow]:
         """As if cut now."""
         return [
             ServedRow(prediction.features, prediction.length, request.generated // query.answers, True, scope)
-            for request, (query, prediction) in self._open.items()
+            for request, (query, prediction, _) in self._open.items()
             if query.scope == scope and request.generated and prediction is not None and prediction.features
         ]
 
@@ -96,7 +115,7 @@ class Lengths:
         noted = self._open.pop(request, None)
         if noted is None:  # ended while being submitted
             return
-        query, prediction = noted
+        query, prediction, _ = noted
         late = None if prediction is None else prediction.late
         if late is not None and late in self._expecting:
             self._expecting[late] -= 1
@@ -115,8 +134,10 @@ class Lengths:
         self.history.add(query.scope, query.instruction, length, cut=cut)
         if self.cached is not None and not cut:
             self.cached.ended(query, length)
-        if self.learning is not None and prediction is not None and (features := prediction.features):
-            self.learning.add(ServedRow(features, prediction.length, length, cut, query.scope))
+        if self.learning is None or prediction is None or not (features := prediction.features):
+            return
+        if self.learning.add(ServedRow(features, prediction.length, length, cut, query.scope)):
+            self._predict_again(query.scope)
 
     def _entry(self, request: Request, query: LengthQuery, prediction: Prediction | None, outcome: str) -> RequestEntry:
         times, since = request.times, request.times.came

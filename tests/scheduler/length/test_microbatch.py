@@ -64,6 +64,22 @@ async def settle() -> None:
         await asyncio.sleep(0)
 
 
+async def test_what_is_asked_again_waits_for_what_is_asked_first_and_is_bounded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "MOST_ASKED", 2)
+    predictor = FakePredictor(busy=True)
+    async with running(MicroBatcher(predictor, LengthHistory(), time_limit=LONG, idle_share=1.0)) as front:
+        first = asyncio.create_task(front.predict(query("first")))
+        await settle()
+        again = [front.ask_again(query(name)) for name in "abc"]
+        second = asyncio.create_task(front.predict(query("second")))
+        await settle()
+        predictor.may.set()
+        await asyncio.gather(first, second, *again[1:])
+    assert predictor.batches == [["first"], ["second"], ["b", "c"]] and again[0].cancelled()
+
+
 async def test_what_arrives_while_the_predictor_works_goes_to_it_together() -> None:
     predictor, waits = FakePredictor(busy=True), list[float]()
     async with running(MicroBatcher(predictor, LengthHistory(), time_limit=LONG, observe=waits.append)) as front:

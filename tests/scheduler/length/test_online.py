@@ -19,7 +19,7 @@ from scheduler.length.features import LengthQuery, TokenFeatures
 from scheduler.length.forest import Growth
 from scheduler.length.learning import LengthHistory, ServedRow
 from scheduler.length.microbatch import BATCH, MicroBatcher
-from scheduler.length.online import FEWEST, MORE, PAUSE, SCOPES, Answers, CalibratedForest, OnlineForest, fit
+from scheduler.length.online import FEWEST, MORE, NEAREST, PAUSE, SCOPES, Answers, CalibratedForest, OnlineForest, fit
 from scheduler.length.prediction import COVERAGE, TAILS, Estimate, Source
 from scheduler.length.words import bag
 from tests.scheduler.fakes import VirtualClock
@@ -231,6 +231,12 @@ def test_rows_that_outlive_the_first_answers_are_learned_from_before_they_end(an
     (known,) = (one.distribution for one in estimate(learner, 10))
     assert known is not None
     assert known.weights[known.lengths > 400].sum() == pytest.approx(8 / (answers + 8), rel=0.5)
+
+
+def test_it_says_when_what_waits_should_be_predicted_again_until_many_answers_are_known() -> None:
+    learner = forest(lambda work: None)
+    said = [place for place in range(1, 2 * NEAREST) if learner.add(row(10, 20))]
+    assert said[:6] == [1, 2, 3, 5, 8, 12] and NEAREST <= said[-1] < NEAREST * (1 + MORE) and len(said) == 14
 
 
 def test_where_no_forest_grows_the_last_stays_and_the_next_lesson_tries_again(caplog: pytest.LogCaptureFixture) -> None:

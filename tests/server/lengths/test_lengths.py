@@ -7,17 +7,21 @@ from contextlib import AsyncExitStack, suppress
 import numpy as np
 import pytest
 
+from engine.messages import FinishReason
 from engine.sampling.params import SamplingParams
+from scheduler.clock import background
+from scheduler.learner import inline
 from scheduler.length.features import LengthQuery, TokenFeatures
 from scheduler.length.learning import ServedRow
+from scheduler.length.microbatch import MicroBatcher
 from scheduler.length.online import OnlineForest
 from scheduler.length.oracle import oracle
 from scheduler.length.prediction import Answer, LengthDistribution, Prediction, Source
-from scheduler.request import Request
+from scheduler.request import Request, State
 from server.config import GatewayConfig
 from server.lengths.instruction import InstructionSplit
-from server.lengths.lengths import PredictorContext, Revise, open_recorded_lengths
-from tests.scheduler.fakes import request
+from server.lengths.lengths import Lengths, PredictorContext, Revise, open_recorded_lengths
+from tests.scheduler.fakes import VirtualClock, request
 from tests.server.live import Live, chat_body, live_server
 
 LIKELY = LengthDistribution(np.array([5.0, 9.5], np.float32), np.array([0.5, 0.5], np.float32))
@@ -195,6 +199,35 @@ async def test_rows_that_run_are_told_to_learners_as_cut_now() -> None:
             prediction = Prediction(20.0, Source.OWN, (1.0,))
             lengths.note(one, LengthQuery("", "", 4, 100, (1,), scope=scope), prediction, lambda *_: None)
         assert [*lengths.learning.running("a")] == [ServedRow((1.0,), 20.0, 30, True, "a")]
+
+
+async def test_what_waits_is_predicted_again_while_little_is_known() -> None:
+    """A burst at a new server was served by arrival to its end."""
+    features = TokenFeatures.hashed(100)
+    forest = OnlineForest(features, inline, VirtualClock())
+    lengths = Lengths(GatewayConfig(), "m", learning=forest)
+    lengths.front = MicroBatcher(forest, lengths.history, idle_share=1.0)
+    revised = dict[Request, float]()
+
+    def revise(one: Request, length: float | None, distribution: LengthDistribution | None) -> None:
+        assert length is not None and distribution is not None
+        revised[one] = length
+
+    async with background(lengths.front.run(), "front"):
+        rows = [request(row_id) for row_id in range(24)]
+        for one in rows:  # of two kinds
+            kind = one.row_id % 2
+            asked = LengthQuery("", "", 20, 1000, tuple(range(50 * kind, 50 * kind + 20)))
+            lengths.note(one, asked, await lengths.front.predict(asked), revise)
+        assert not revised
+        rows[12].state = State.RUNNING
+        for one in rows[:12]:
+            one.state, one.generated = State.FINISHED, 400 if one.row_id % 2 else 10
+            lengths.on_end(one, FinishReason.STOP, 1.0)
+        while not {*rows[13:]} <= {*revised} or lengths._expecting:
+            await asyncio.sleep(0)
+    assert {*revised} == {*rows[13:]}
+    assert all((length > 200) == one.row_id % 2 for one, length in revised.items())
 
 
 async def test_an_oracle_wants_to_be_told() -> None:
