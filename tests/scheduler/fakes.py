@@ -1,9 +1,10 @@
 """A scheduler's surroundings in miniature: a clock that a test moves, executors that a test plays, short requests."""
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
-from typing import Any
+from itertools import pairwise
+from typing import Any, TypeVar
 
 from engine.messages import (
     Admit,
@@ -20,10 +21,10 @@ from engine.messages import (
 )
 from engine.sampling.params import SamplingParams
 from scheduler.assembly import SchedulerParts, assemble
-from scheduler.batching.batcher import BatcherParts, BatchLimits
+from scheduler.batching.batcher import Batcher, BatcherParts, BatchLimits
 from scheduler.batching.memory import MEMORIES, Memory
 from scheduler.dispatcher import Dispatcher
-from scheduler.plan import Returns
+from scheduler.plan import Plan, Returns
 from scheduler.request import Request, Times
 from scheduler.serving_time.bilinear import Bilinear
 from scheduler.strategy import STRATEGIES
@@ -78,10 +79,28 @@ def port(index: int = 0, *, capacity: int = 1000, rows: int = 4, context: int = 
     return FakePort(ExecutorInfo(index, "cpu", capacity_tokens=capacity, max_rows=rows, context_length=context))
 
 
-def request(
-    row_id: RowId = 0, length: int = 4, *, arrival: float = 0.0, priority: int = 0, max_tokens: int = 8
-) -> Request:
-    return Request(row_id, tuple(range(length)), SamplingParams(max_tokens=max_tokens), Times(arrival), priority)
+def request(row_id: RowId = 0, length: int = 4, *, arrival: float = 0.0, max_tokens: int = 8, **others: Any) -> Request:
+    """`others` as Request has them."""
+    others = {"sampling": SamplingParams(max_tokens=max_tokens)} | others
+    return Request(row_id, tuple(range(length)), times=Times(arrival), **others)
+
+
+def requests(*lengths: int) -> list[Request]:
+    """One of each length, in the order of their arrival."""
+    return [request(row_id, length) for row_id, length in enumerate(lengths)]
+
+
+BatcherT = TypeVar("BatcherT", bound=Batcher)
+
+
+def filled(batcher: BatcherT, waiting: Iterable[Request]) -> BatcherT:
+    for one in waiting:
+        batcher.add(one, one.times.arrival)
+    return batcher
+
+
+def rows_of(plan: Plan | None) -> list[RowId]:
+    return [] if plan is None else [one.row_id for one in plan.requests]
 
 
 def kit(
@@ -95,9 +114,9 @@ def kit(
     return BatcherParts(lambda: RankedQueue(order), memory, limits, terms, returns)
 
 
-def worker(*held: Request, capacity: int = 1000, rows: int = 4) -> Worker:
-    """An executor that holds some requests already."""
-    return Worker(port(capacity=capacity, rows=rows), {one.row_id: one for one in held})
+def worker(*held: Request, index: int = 0, **size: int) -> Worker:
+    """An executor, with the sizes of a port, that holds some requests already."""
+    return Worker(port(index, **size), {one.row_id: one for one in held})
 
 
 def token(row_id: RowId, *tokens: int, end: FinishReason | None = None, text: str = "") -> RowUpdate:
@@ -151,6 +170,15 @@ class Stage:
         """The groups that an executor is sent now."""
         self.dispatcher.dispatch()
         return admitted(self.ports[executor].take())
+
+
+async def steps(count: Callable[[], int], until: int) -> list[int]:
+    """What is done in each turn of the loop, until so much is."""
+    counts = [0]
+    while counts[-1] < until:
+        await asyncio.sleep(0)
+        counts.append(count())
+    return [after - before for before, after in pairwise(counts)]
 
 
 async def settle() -> None:

@@ -1,5 +1,7 @@
 """Executors that stand still: given up like dead ones, and what they say afterwards counts for nothing."""
 
+from dataclasses import dataclass
+
 import pytest
 
 from engine.messages import Admit, Cancel, Cause, Command, ExecutorDied, ExecutorHealth, FinishReason, Stop
@@ -26,10 +28,11 @@ async def test_its_requests_fail_once_or_start_elsewhere_and_its_late_reports_ar
     assert ended == ["the executor of this request failed"]
 
 
+@dataclass(eq=False)
 class BrokenPort(FakePort):
     """An executor whose letterbox takes nothing from some moment on."""
 
-    broken = False
+    broken: bool = False
 
     def post(self, command: Command) -> None:
         if self.broken:
@@ -40,10 +43,9 @@ class BrokenPort(FakePort):
 @pytest.mark.parametrize("what", ["a plan", "a cancellation"])
 async def test_an_executor_that_takes_no_command_is_lost_alone(what: str) -> None:
     """One exception of one executor's letterbox ended the requests of all."""
-    broken = BrokenPort(port(0).info)
+    broken = BrokenPort(port(0).info, broken=what == "a plan")
     stage = Stage(broken, port(1))
     dispatcher = stage.dispatcher
-    broken.broken = what == "a plan"
     requests = [stage.submit() for _ in range(4)]
     dispatcher.dispatch()
     broken.broken = True
@@ -59,9 +61,8 @@ async def test_an_executor_that_takes_no_command_is_lost_alone(what: str) -> Non
 
 
 async def test_without_any_executor_that_takes_commands_requests_end_and_nothing_is_taken_in() -> None:
-    broken = BrokenPort(port(0).info)
-    stage = Stage(broken)
-    request, broken.broken = stage.submit(), True
+    stage = Stage(BrokenPort(port(0).info, broken=True))
+    request = stage.submit()
     stage.dispatcher.dispatch()
     assert (request.state, request.failure, stage.dispatcher.alive) == (State.FAILED, Failure.EXECUTOR, False)
     await stage.dispatcher.death()

@@ -8,15 +8,11 @@ from dataclasses import replace
 import pytest
 
 from engine.messages import Cause, ExecutorDied, FinishReason, HandedBack, RowId
-from scheduler.assembly import SchedulerParts, assemble
 from scheduler.batching.batcher import BatchLimits
 from scheduler.options import Scheduling
-from scheduler.placement import max_min
 from scheduler.request import Request
 from scheduler.serving_time.bilinear import Bilinear
-from scheduler.strategy import STRATEGIES
-from scheduler.worker import Worker
-from tests.scheduler.fakes import FakePort, Stage, admitted, port, token
+from tests.scheduler.fakes import FakePort, Stage, admitted, port, settle, token
 
 LIMITS = BatchLimits(group_tokens=100, prefill_ahead=0, options=Scheduling(slice_length=4, min_interval=1.0))
 WRONG = Bilinear(p1=0.5, p2=0.0, p3=0.0, p4=7.0, d1=0.0, d2=0.0, d3=0.0, d4=100.0)
@@ -24,17 +20,10 @@ WRONG = Bilinear(p1=0.5, p2=0.0, p3=0.0, p4=7.0, d1=0.0, d2=0.0, d3=0.0, d4=100.
 
 
 class Booked(Stage):
-    """A stage that looks into the dispatcher's own book on its `workers`."""
+    """A stage of the dispatcher's own book on its workers."""
 
     def __init__(self, *ports: FakePort, strategy: str = "lb") -> None:
-        parts = assemble(STRATEGIES[strategy], LIMITS, WRONG)
-        super().__init__(*ports, parts=SchedulerParts(parts.batcher, self._place))
-        self.workers: dict[int, Worker] = {}
-
-    def _place(self, workers: object) -> list[Worker]:
-        ranked = list(max_min(workers))  # type: ignore[arg-type]
-        self.workers |= {worker.info.index: worker for worker in ranked}
-        return ranked
+        super().__init__(*ports, strategy=strategy, limits=LIMITS, prices=WRONG)
 
     def submit_all(self, *lengths: int) -> list[Request]:
         return [self.submit(length, most=30) for length in lengths]
@@ -54,7 +43,7 @@ class Booked(Stage):
         self.dispatcher.receive(replace(report, handed_back=(HandedBack(row_ids, Cause.SLICE),)))
 
     def loads(self) -> list[float]:
-        return [self.workers[one.info.index].load for one in self.ports]
+        return [worker.load for worker in self.dispatcher.workers]
 
 
 def estimate(rows: int, length: int) -> float:
@@ -101,7 +90,7 @@ def test_loads_never_drift_whatever_happens(strategy: str, seed: int) -> None:
         play(stage, rng)
         if rng.random() < 0.3 and requests:
             stage.dispatcher.cancel(rng.choice(requests))
-        for worker in stage.workers.values():
+        for worker in stage.dispatcher.workers:
             plans = {id(one): one.plan.estimate for one in worker.assignments.values()}
             assert worker.load == pytest.approx(sum(plans.values()))
             assert bool(worker.load) <= bool(worker.requests)
@@ -111,15 +100,14 @@ def test_loads_never_drift_whatever_happens(strategy: str, seed: int) -> None:
 
 def play(stage: Booked, rng: random.Random) -> None:
     """The first plan of each living executor ends: some rows for good, the others with their slice."""
-    for one in stage.ports:
-        worker = stage.workers.get(one.info.index)
-        if worker is None or worker.lost or not worker.assignments:
+    for worker in stage.dispatcher.workers:
+        if worker.lost or not worker.assignments:
             continue
         first = next(iter(worker.assignments.values()))
         rows = [request.row_id for request in first.open]
         ending = [row_id for row_id in rows if rng.random() < 0.5]
-        stage.end(one.info.index, *ending)
-        stage.end_slice(one.info.index, *(row_id for row_id in rows if row_id not in ending))
+        stage.end(worker.index, *ending)
+        stage.end_slice(worker.index, *(row_id for row_id in rows if row_id not in ending))
 
 
 async def test_the_loop_arranges_again_when_the_interval_has_passed() -> None:
@@ -127,8 +115,7 @@ async def test_the_loop_arranges_again_when_the_interval_has_passed() -> None:
     running = asyncio.create_task(stage.dispatcher.run())
     for _ in range(2):
         stage.submit_all(4)
-        for _ in range(10):
-            await asyncio.sleep(0)
+        await settle()
     assert [admitted(one.take()) for one in stage.ports] == [[[0]], [[1]]]
     assert stage.clock.time == LIMITS.options.min_interval, "it asked to be woken then, and nothing else happened"
     running.cancel()

@@ -3,24 +3,20 @@
 import asyncio
 import random
 from collections import Counter
-from itertools import pairwise
 
 import pytest
 
 from engine.messages import Admit, Cancel, ExecutorDied, FinishReason, RowId, RowUpdate
-from engine.sampling.params import SamplingParams
-from scheduler.assembly import SchedulerParts, assemble
+from scheduler.assembly import SchedulerParts
 from scheduler.batching.batcher import BatchLimits
 from scheduler.batching.continuous import ContinuousBatcher
-from scheduler.dispatcher import Dispatcher
 from scheduler.placement import idle_first
 from scheduler.plan import Plan
 from scheduler.request import Refused, Request, State
 from scheduler.serving_time.bilinear import Bilinear
-from scheduler.strategy import STRATEGIES
 from scheduler.stream import AT_ONCE, SLICE
 from scheduler.worker import Worker
-from tests.scheduler.fakes import FakePort, Stage, VirtualClock, admitted, kit, port, settle, token
+from tests.scheduler.fakes import FakePort, Stage, admitted, kit, port, settle, steps, token
 
 LIMITS = BatchLimits(group_tokens=200, prefill_ahead=2)
 PROFILE = Bilinear(*(0.001 for _ in range(8)))
@@ -53,17 +49,12 @@ async def test_all_else_runs_between_the_readers_of_a_step_of_a_thousand_rows() 
         async for update in request.stream:
             read.append(update.row_id)
 
-    reading = [asyncio.create_task(follow(request)) for request in requests]
+    reading = asyncio.gather(*map(follow, requests))
     await settle()
     stage.report(*(token(request.row_id, 7) for request in requests))
-    counts = [0]
-    while len(read) < len(requests):
-        await asyncio.sleep(0)
-        counts.append(len(read))
-    assert max(after - before for before, after in pairwise(counts)) <= AT_ONCE
+    assert max(await steps(lambda: len(read), 1000)) <= AT_ONCE
     assert read == [request.row_id for request in requests]
-    for task in reading:
-        task.cancel()
+    reading.cancel()
 
 
 async def test_all_else_runs_between_requests_that_leave_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -79,31 +70,9 @@ async def test_all_else_runs_between_requests_that_leave_at_once(monkeypatch: py
 
     monkeypatch.setattr(stage.dispatcher, "cancel", cancel_slowly)
     requests = [stage.submit() for _ in range(100)]
-    leaving, counts = asyncio.create_task(stage.dispatcher.cancel_all(requests)), [0]
-    while counts[-1] < len(requests):
-        await asyncio.sleep(0)
-        counts.append(sum(request.state is State.CANCELLED for request in requests))
-    assert max(after - before for before, after in pairwise(counts)) == 4
+    leaving = asyncio.create_task(stage.dispatcher.cancel_all(requests))
+    assert max(await steps(lambda: sum(request.state is State.CANCELLED for request in requests), 100)) == 4
     await leaving
-
-
-class PatientBatcher(ContinuousBatcher):
-    """Lets nothing go before a moment that it asks to be woken at."""
-
-    def wake_at(self, now: float) -> float | None:
-        return 5.0 if now < 5.0 and self.waiting else None
-
-    def take(self, worker: Worker, now: float) -> Plan | None:
-        return super().take(worker, now) if now >= 5.0 else None
-
-
-async def test_the_loop_wakes_when_the_batcher_asked_for_it() -> None:
-    stage = Stage(parts=SchedulerParts(PatientBatcher(kit(LIMITS)), idle_first))
-    stage.submit()
-    running = asyncio.create_task(stage.dispatcher.run())
-    await settle()
-    assert admitted(stage.ports[0].take()) == [[0]] and stage.clock.time == 5.0
-    running.cancel()
 
 
 class PlayedExecutor:
@@ -148,23 +117,21 @@ class PlayedExecutor:
         return ExecutorDied(self.port.info.index, "it was its time")
 
 
-class World:
+class World(Stage):
     """A dispatcher and played executors, with arrivals, cancellations and deaths by lot."""
 
     def __init__(self, seed: int, executors: int, strategy: str) -> None:
         self.rng = random.Random(seed)
-        ports = [
-            port(index, capacity=self.rng.choice([60, 400]), rows=self.rng.randint(1, 8)) for index in range(executors)
-        ]
+        sizes = [(self.rng.choice([60, 400]), self.rng.randint(1, 8)) for _ in range(executors)]
+        ports = [port(index, capacity=capacity, rows=rows) for index, (capacity, rows) in enumerate(sizes)]
+        super().__init__(*ports, strategy=strategy, limits=LIMITS, prices=PROFILE)
         self.executors = [PlayedExecutor(one, self.rng) for one in ports]
-        self.clock = VirtualClock()
-        self.dispatcher = Dispatcher(assemble(STRATEGIES[strategy], LIMITS, PROFILE), ports, self.clock)
         self.requests: list[Request] = []
 
     def run(self, requests: int, *, deaths: int) -> None:
         fatal = set(self.rng.sample(range(20, 110), deaths))
         for step in range(100_000):
-            if len(self.requests) >= requests and not any(self.counts()):
+            if len(self.requests) >= requests and all(one.state.is_final for one in self.requests):
                 return
             if len(self.requests) < requests:
                 self.arrive()
@@ -175,9 +142,8 @@ class World:
 
     def arrive(self) -> None:
         for _ in range(self.rng.randint(0, 12)):
-            prompt = range(self.rng.randint(1, 50))
-            params = SamplingParams(max_tokens=self.rng.randint(1, 6))
-            self.requests.append(self.dispatcher.submit(prompt, params, priority=self.rng.choice([0, 0, 1])))
+            length, most, priority = self.rng.randint(1, 50), self.rng.randint(1, 6), self.rng.choice([0, 0, 1])
+            self.requests.append(self.submit(length, most=most, priority=priority))
 
     def step(self) -> None:
         self.clock.time += 1.0
@@ -193,9 +159,6 @@ class World:
 
     def living(self) -> list[PlayedExecutor]:
         return [executor for executor in self.executors if executor.port.alive]
-
-    def counts(self) -> tuple[int, int]:
-        return self.dispatcher.table.requests_waiting, self.dispatcher.table.requests_running
 
 
 async def ends_of(request: Request) -> list[FinishReason]:
@@ -224,9 +187,8 @@ async def test_no_request_is_lost_and_none_ends_twice(seed: int, executors: int,
     for executor in world.living():
         executor.obey()
         assert executor.left == {}
+    assert (world.dispatcher.table.requests_waiting, world.dispatcher.table.requests_running) == (0, 0)
     await world.dispatcher.drain()
-    with pytest.raises(Refused):
-        world.dispatcher.submit([1], SamplingParams(max_tokens=1))
 
 
 class BrokenBatcher(ContinuousBatcher):

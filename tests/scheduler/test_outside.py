@@ -9,7 +9,7 @@ from scheduler.assembly import ORDERS, Estimates, assemble, find_strategies, fin
 from scheduler.batching.batcher import BatchLimits
 from scheduler.strategy import STRATEGIES, Strategy
 from scheduler.waiting.trial import try_order
-from tests.scheduler.fakes import request, worker
+from tests.scheduler.fakes import filled, request, rows_of, worker
 
 ROW = """
 from dataclasses import dataclass
@@ -34,12 +34,9 @@ def file(tmp_path: Path) -> Path:
 
 def served_first(name: str) -> int:
     """The row that a strategy gives an executor with one free slot."""
-    parts = assemble(STRATEGIES[name], BatchLimits(group_tokens=100, prefill_ahead=0))
-    for number in range(3):
-        parts.batcher.add(request(number, arrival=float(number)), float(number))
-    plan = parts.batcher.take(worker(rows=1), 3.0)
-    assert plan is not None
-    return plan.requests[0].row_id
+    batcher = assemble(STRATEGIES[name], BatchLimits(group_tokens=100, prefill_ahead=0)).batcher
+    filled(batcher, (request(number, arrival=float(number)) for number in range(3)))
+    return rows_of(batcher.take(worker(rows=1), 3.0))[0]
 
 
 def test_a_row_of_a_file_orders_by_an_order_of_its_own(file: Path) -> None:
@@ -48,19 +45,16 @@ def test_a_row_of_a_file_orders_by_an_order_of_its_own(file: Path) -> None:
     assert STRATEGIES[f"{file}:LATEST"] == STRATEGIES[f"{file}:LATEST"], "its file is run once"
 
 
-def test_a_row_of_a_package_is_found(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(file.parent)
-    assert served_first("latest_first:LATEST") == 2
-
-
-def test_installed_rows_are_listed_and_found_by_their_name(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_row_of_a_package_is_found_and_an_installed_one_listed_too(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     metadata = file.parent / "mine-1.0.dist-info"
     metadata.mkdir()
     (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: mine\nVersion: 1.0\n")
     (metadata / "entry_points.txt").write_text("[lengthwise.strategies]\nlatest = latest_first:LATEST\n")
     monkeypatch.syspath_prepend(file.parent)
     assert "latest" in [*STRATEGIES] and len(STRATEGIES) == len([*STRATEGIES])
-    assert served_first("latest") == 2
+    assert served_first("latest") == served_first("latest_first:LATEST") == 2
 
 
 LACKING = [
@@ -93,26 +87,15 @@ def test_a_row_that_breaks_a_rule_of_the_table_is_refused(file: Path) -> None:
         find_strategy(f"{file}:BROKEN")
 
 
+BAD = "lambda l, p: Bad()"
 FAILING = [
-    (
-        "def key(self, request, now): return (request.prompt_len,)",
-        "lambda l, p: Bad()",
-        r"has no attribute 'prompt_len.*\(line \d+\)$",
-    ),
-    ("def key(self, request, now): return 1.0", "lambda l, p: Bad()", "key returns float, not tuple"),
-    ("def key(self, request, now): return (float('nan'),)", "lambda l, p: Bad()", "key returns NaN"),
-    ("by_key = True", "lambda l, p: Bad()", "abstract .*key"),
-    ("def key(self, request, now): return (0,)", "lambda l: Bad()", "takes 1 positional argument but 2 were given"),
-    (
-        "key = Latest.key\n    def rank(self, in_turn, keys, now): return [*in_turn][1:]",
-        "lambda l, p: Bad()",
-        "rank returns other requests",
-    ),
-    (
-        "key = Latest.key\n    def ended(self, request): return request.gone",
-        "lambda l, p: Bad()",
-        "attribute 'gone'",
-    ),
+    ("key = lambda self, request, now: (request.prompt_len,)", BAD, r"has no attribute 'prompt_len.*\(line \d+\)$"),
+    ("key = lambda self, request, now: 1.0", BAD, "key returns float, not tuple"),
+    ("key = lambda self, request, now: (float('nan'),)", BAD, "key returns NaN"),
+    ("by_key = True", BAD, "abstract .*key"),
+    ("key = lambda self, request, now: (0,)", "lambda l: Bad()", "takes 1 positional argument but 2 were given"),
+    ("key, rank = Latest.key, lambda self, in_turn, keys, now: [*in_turn][1:]", BAD, "rank returns other requests"),
+    ("key, ended = Latest.key, lambda self, request: request.gone", BAD, "attribute 'gone'"),
 ]
 
 

@@ -6,53 +6,45 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler.placement import idle_first, least_unread, max_min, round_robin
+from scheduler.placement import Placement, idle_first, least_unread, max_min, round_robin
 from scheduler.plan import Assignment, Plan
 from scheduler.serving_time.bilinear import Bilinear
 from scheduler.wait_estimate.node_router import Job, NodeLoad, WorkRouter, list_prefixes
 from scheduler.waiting.prices import Prices, device_prices
 from scheduler.worker import Worker
-from tests.scheduler.fakes import port, request
+from tests.scheduler.fakes import request, worker
 
 
-def holding(index: int, rows: int, *, slots: int = 4) -> Worker:
-    return Worker(port(index, rows=slots), {row_id: request(row_id) for row_id in range(rows)})
-
-
-def order(*workers: Worker) -> list[int]:
-    return [one.info.index for one in idle_first(workers)]
-
-
-def test_the_emptiest_executor_for_its_size_comes_first_equals_by_index_and_nobody_is_left_out() -> None:
-    assert order(holding(2, 0), holding(0, 3), holding(1, 1), holding(3, 0)) == [2, 3, 1, 0]
-    assert order(holding(0, 2, slots=4), holding(1, 3, slots=16)) == [1, 0]
-    assert order(holding(0, 9, slots=4), holding(1, 4)) == [1, 0] and order() == []
-
-
-def loaded(index: int, *estimates: float, plans: int = 0) -> Worker:
+def loaded(index: int, *estimates: float, plans: int = 0, slots: int = 4, generated: int = 0) -> Worker:
     """An executor with plans of one row each that take so long."""
-    worker = Worker(port(index), plans=plans)
-    for row_id, estimate in enumerate(estimates):
-        worker.requests[row_id] = request(row_id)
-        worker.assignments[row_id] = Assignment(Plan((worker.requests[row_id],), estimate=estimate), index, 0.0)
-    return worker
+    held = [request(row_id, generated=generated) for row_id in range(len(estimates))]
+    loaded = worker(*held, index=index, rows=slots)
+    loaded.plans = plans
+    for one, estimate in zip(held, estimates, strict=True):
+        loaded.assignments[one.row_id] = Assignment(Plan((one,), estimate=estimate), index, 0.0)
+    return loaded
 
 
-def test_in_turn_means_whoever_was_given_the_fewest_plans_whatever_is_left_of_them() -> None:
-    workers = [loaded(0, plans=2), loaded(2, 9.0, plans=1), loaded(1, 9.0, 9.0, plans=1)]
-    assert [one.info.index for one in round_robin(workers)] == [1, 2, 0]
+ONE, THREE = (1.0,), (1.0,) * 3
+RANKED = [
+    (idle_first, [loaded(2), loaded(0, *THREE), loaded(1, *ONE), loaded(3)], [2, 3, 1, 0]),
+    (idle_first, [loaded(0, 1.0, 1.0), loaded(1, *THREE, slots=16)], [1, 0]),  # for its size
+    (idle_first, [loaded(0, *THREE, *THREE, *THREE), loaded(1, *THREE, *ONE)], [1, 0]),
+    (idle_first, [], []),
+    # whoever was given the fewest plans, whatever is left of them
+    (round_robin, [loaded(0, plans=2), loaded(2, 9.0, plans=1), loaded(1, 9.0, 9.0, plans=1)], [1, 2, 0]),
+    # the least loaded, then the emptiest
+    (max_min, [loaded(0, 2.0), loaded(1, 1.0, 0.5), loaded(2, 1.5), loaded(4), loaded(3)], [3, 4, 2, 1, 0]),
+    # the fewest unread prompt tokens, then the emptiest
+    (least_unread, [loaded(0, *ONE), loaded(1, *THREE, generated=1), loaded(2)], [2, 1, 0]),
+]
 
 
-def test_the_least_loaded_comes_first_then_the_emptiest_then_by_index() -> None:
-    workers = [loaded(0, 2.0), loaded(1, 1.0, 0.5), loaded(2, 1.5), loaded(4), loaded(3)]
-    assert [one.info.index for one in max_min(workers)] == [3, 4, 2, 1, 0]
-
-
-def test_the_fewest_unread_prompt_tokens_come_first_then_the_emptiest() -> None:
-    reading, decoding, idle = holding(0, 1), holding(1, 3), holding(2, 0)
-    for one in decoding.requests.values():
-        one.generated = 1
-    assert [one.index for one in least_unread([reading, decoding, idle])] == [2, 1, 0]
+@pytest.mark.parametrize(("rule", "workers", "ranked"), RANKED)
+def test_executors_are_ranked_by_the_rule_equals_by_index_and_nobody_is_left_out(
+    rule: Placement, workers: list[Worker], ranked: list[int]
+) -> None:
+    assert [one.index for one in rule(workers)] == ranked
 
 
 PRICES = Prices(prompt=0.1, entry=0.0, token=1.0, cell=0.0, unit=0.5)
@@ -97,15 +89,12 @@ def test_work_is_done_while_no_news_comes_and_older_news_changes_nothing() -> No
 
 
 def test_a_slow_node_gets_work_by_seconds_and_not_by_count() -> None:
-    router: WorkRouter[str] = WorkRouter()
-    router.tell("fast", load(10.0, 0.0))
-    router.tell("slow", load(10.0, 0.0, unit=1.5))  # three times as slow
-    sent = []
+    router, sent = told(a=0.0), ""
+    router.tell("b", load(10.0, 0.0, unit=1.5))  # three times as slow
     for _ in range(400):
-        name = router.rank(("fast", "slow"), JOB, 10.0)[0]
-        router.note_sent(name, JOB, 10.0)
-        sent.append(name)
-    assert sent.count("fast") == pytest.approx(300, abs=1)
+        sent += router.rank("ab", JOB, 10.0)[0]
+        router.note_sent(sent[-1], JOB, 10.0)
+    assert sent.count("a") == pytest.approx(300, abs=1)
 
 
 def test_a_kept_prefix_is_counted() -> None:

@@ -1,10 +1,9 @@
 """Tokens that are still to come of an answer, by hand."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
+from engine.sampling.params import SamplingParams
 from scheduler.length.likely import length_interval
 from scheduler.length.prediction import LengthDistribution
 from scheduler.remaining_length import Calibration, likely_lengths, remaining_length
@@ -17,63 +16,45 @@ TWO = LengthDistribution.of(np.array([2, 6], dtype=np.float32), np.ones(2, dtype
 
 @pytest.mark.parametrize(("generated", "left"), [(0, 4.0), (1, 3.0), (2, 4.0), (5, 1.0)])
 def test_it_is_expected_given_what_has_been_generated(generated: int, left: float) -> None:
-    one = request()
-    one.distribution, one.generated = TWO, generated
-    assert remaining_length(one) == left
+    assert remaining_length(request(distribution=TWO, generated=generated)) == left
 
 
 @pytest.mark.parametrize(
-    ("predicted", "generated", "left"), [(5.5, 0, 5.5), (5.5, 4, 1.5), (5.5, 7, 1.0), (99.0, 2, 6.0)]
+    ("predicted", "generated", "left"), [(5.5, 0, 5.5), (5.5, 4, 1.5), (5.5, 7, 1.0), (99.0, 2, 6.0), (None, 3, 5.0)]
 )
-def test_without_a_distribution_it_is_the_rest_of_the_prediction(predicted: float, generated: int, left: float) -> None:
-    """Never less than the token that is made next, nor more than the 8 that it may generate."""
-    one = request()
-    one.predicted_length, one.generated = predicted, generated
-    assert remaining_length(one) == left
+def test_without_a_distribution_it_is_the_rest_of_the_prediction(
+    predicted: float | None, generated: int, left: float
+) -> None:
+    """Never less than the token that is made next, nor more than the 8 that it may generate, which it is if unknown."""
+    assert remaining_length(request(predicted_length=predicted, generated=generated)) == left
 
 
 @pytest.mark.parametrize(("generated", "left"), [(0, 7.0), (3, 4.0), (7, 1.0)])
 def test_it_is_no_less_than_what_was_asked_for_at_least(generated: int, left: float) -> None:
-    one = request()
-    one.sampling = replace(one.sampling, min_tokens=7)
-    one.distribution, one.generated = TWO, generated
-    assert remaining_length(one) == left
-    assert length_interval(one) == [7, 7, 7]
+    one = request(sampling=SamplingParams(8, min_tokens=7), distribution=TWO, generated=generated)
+    assert (remaining_length(one), length_interval(one)) == (left, [7, 7, 7])
 
 
 @pytest.mark.parametrize(("stop", "left"), [((), 8.0), (("end",), 5.0)])
 def test_it_is_all_that_is_allowed_where_nothing_else_ends_it(stop: tuple[str, ...], left: float) -> None:
-    one = request()
-    one.sampling, one.predicted_length = replace(one.sampling, ignore_eos=True, stop=stop), 5.0
+    one = request(sampling=SamplingParams(8, ignore_eos=True, stop=stop), predicted_length=5.0)
     assert remaining_length(one) == left
 
 
 def test_one_that_outlived_its_distribution_is_likely_to_get_as_old_again() -> None:
     """A new server knew short answers only, thought every row a token from its end, and promised 13 places 61 ms."""
-    one = request()
-    one.sampling = replace(one.sampling, max_tokens=100)
-    one.distribution, one.predicted_length, one.generated = TWO, TWO.mean, 6
+    one = request(max_tokens=100, distribution=TWO, predicted_length=TWO.mean, generated=6)
     assert remaining_length(one) == 6.0
     assert likely_lengths(one, 4) == pytest.approx([1.0, 6 * 0.6, 10.0, 42.0])
 
 
-def test_where_nobody_predicts_it_is_all_that_it_may_generate() -> None:
-    one = request()
-    one.generated = 3
-    assert remaining_length(one) == 5.0
-
-
 def ended(length: float, generated: int) -> Request:
-    one = request(max_tokens=1000)
-    one.predicted_length, one.generated = length, generated
-    return one
+    return request(max_tokens=1000, predicted_length=length, generated=generated)
 
 
 def test_a_correction_counts_for_what_is_predicted_whatever_has_been_generated() -> None:
-    plain, spread = request(max_tokens=100), request(max_tokens=100)
-    plain.predicted_length, plain.correction, plain.generated = 10.0, 3.0, 5
-    spread.distribution, spread.correction, spread.generated = TWO, 3.0, 6
-    assert remaining_length(plain) == 25.0
+    assert remaining_length(request(max_tokens=100, predicted_length=10.0, correction=3.0, generated=5)) == 25.0
+    spread = request(max_tokens=100, distribution=TWO, correction=3.0, generated=6)
     assert remaining_length(spread) == 12.0, "6 tokens have come of 6 or 18"
 
 

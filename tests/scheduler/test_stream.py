@@ -1,7 +1,7 @@
 """The way of an answer to its reader: in order, whole, joined for slow readers, and ended once."""
 
 import asyncio
-from itertools import chain, pairwise
+from itertools import chain
 
 import pytest
 from hypothesis import given
@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from engine.messages import FinishReason, RowUpdate, TokenLogprob
 from scheduler.stream import AT_ONCE, SLICE, TokenStream, Wakeups, join_updates
-from tests.scheduler.fakes import settle, token
+from tests.scheduler.fakes import settle, steps, token
 
 
 async def read(stream: TokenStream) -> list[RowUpdate]:
@@ -28,10 +28,12 @@ def test_two_updates_in_order_are_one() -> None:
 
 async def test_a_reader_that_keeps_up_sees_each_update_as_it_comes() -> None:
     stream = TokenStream()
-    reader = aiter(stream)
-    for step in range(3):
-        stream.put(token(0, step))
-        assert await anext(reader) == token(0, step)
+    reading = asyncio.create_task(read(stream))
+    updates = [*(token(0, step) for step in range(3)), token(0, end=FinishReason.ERROR)]
+    for update in updates:
+        await settle()
+        stream.put(update)
+    assert await reading == updates
 
 
 async def test_a_slow_reader_finds_its_backlog_in_one_update() -> None:
@@ -42,16 +44,6 @@ async def test_a_slow_reader_finds_its_backlog_in_one_update() -> None:
     assert await read(stream) == [
         token(0, *range(1001), text="".join(chr(97 + step % 26) for step in range(1000)), end=FinishReason.LENGTH)
     ]
-
-
-async def test_a_waiting_reader_is_woken_and_ends_after_the_last_update() -> None:
-    stream = TokenStream()
-    reading = asyncio.create_task(read(stream))
-    await asyncio.sleep(0)
-    stream.put(token(0, 1))
-    await settle()
-    stream.put(token(0, end=FinishReason.ERROR))
-    assert await reading == [token(0, 1), token(0, end=FinishReason.ERROR)]
 
 
 @given(rounds=st.lists(st.lists(st.tuples(st.integers(0, 2 * AT_ONCE), st.text(max_size=3))), max_size=6))
@@ -113,13 +105,9 @@ async def test_what_is_sent_in_one_iteration_is_bounded_by_its_time_and_waits_fo
     for place, stream in enumerate(streams):
         stream.shortcut = send
         stream.put(token(place, 1))
-    counts, turns = [0], 0
-    while len(sent) < len(streams):
-        await asyncio.sleep(0)
-        counts.append(len(sent))
-        turns = sum(call.done() for call in calls)
-    assert max(after - before for before, after in pairwise(counts)) == most
-    assert turns <= AT_ONCE * len(counts)
+    counts = await steps(lambda: len(sent), len(streams))
+    assert max(counts) == most
+    assert sum(call.done() for call in calls) <= AT_ONCE * (len(counts) + 1)
     assert [update.row_id for update in sent] == list(range(100))
     for task in (*reading, *calls):
         task.cancel()

@@ -3,13 +3,10 @@
 import pytest
 
 from engine.messages import ExecutorHealth, FinishReason
-from engine.sampling.params import SamplingParams
 from scheduler.batching import continuous
 from scheduler.request import Request
 from tests.scheduler import fakes
 from tests.scheduler.fakes import port, token
-
-LENGTH = 8
 
 
 class Stage(fakes.Stage):
@@ -22,7 +19,7 @@ class Stage(fakes.Stage):
         assert (first.executor, self.stays.executor) == (None, 1)
 
     def ask(self, key: str = "", *, dispatch: bool = True) -> Request:
-        request = self.dispatcher.submit(range(4), SamplingParams(max_tokens=LENGTH), prompt_cache_key=key)
+        request = self.submit(prompt_cache_key=key)
         if dispatch:
             self.dispatcher.dispatch()
         return request

@@ -2,6 +2,7 @@
 
 import math
 import random
+from collections import deque
 
 import numpy as np
 import pytest
@@ -42,10 +43,12 @@ def test_background_rows_lengthen_a_step_of_others_by_a_share_at_most(share: flo
     assert leaving == tuple(range(rows, 4)), "the latest make way, where others came later"
 
 
-def test_rows_that_are_there_count() -> None:
-    background = Background(0.4 + 1e-9, MachineModel(COST))
-    held = worker(patient(0), request(10), rows=16)
+def test_rows_that_are_there_count_and_those_that_were_asked_to_leave_are_not_asked_again() -> None:
+    background, held = Background(0.4 + 1e-9, MachineModel(COST)), worker(patient(0), request(10), rows=16)
     assert [one.row_id for one in background.within(held, [patient(1), patient(2)])] == [1]
+    held = worker(patient(0), patient(1), request(10))
+    held.pausing.add(0)
+    assert Background(0.0, MachineModel(COST))(held, (), 0.0) == (1,)
 
 
 def test_while_prices_are_unknown_nothing_runs_beside_others() -> None:
@@ -54,21 +57,13 @@ def test_while_prices_are_unknown_nothing_runs_beside_others() -> None:
     assert list(background.within(worker(), [patient(2)])) != []
 
 
-def test_rows_that_were_asked_to_leave_are_not_asked_again() -> None:
-    held = worker(patient(0), patient(1), request(10))
-    held.pausing.add(0)
-    assert Background(0.0, MachineModel(COST))(held, (), 0.0) == (1,)
-
-
 def test_who_comes_gets_the_executor_whose_rows_make_way() -> None:
     crowded, idle = worker(patient(0), patient(1)), worker(request(2))
     assert idle_first([idle, crowded])[0] is crowded
 
 
 def parts_for(strategy: str, slowdown: float, slots: int) -> SchedulerParts:
-    limits = BatchLimits(group_tokens=64, prefill_ahead=0, options=Scheduling(batch_slowdown=slowdown)).within(
-        1000 * slots, 1000, slots
-    )
+    limits = BatchLimits(64, 0, Scheduling(batch_slowdown=slowdown)).within(1000 * slots, 1000, slots)
     return assemble(STRATEGIES[strategy], limits, COST)
 
 
@@ -108,17 +103,18 @@ def serve(strategy: str, slowdown: float, *, beside: bool) -> list[float]:
     lengths = [min(60, max(4, round(draw.lognormvariate(2.5, 0.8)))) for _ in arrivals]
     requests: list[Request] = []
     patients: list[Request] = []
+    to_come = deque([*zip(arrivals, lengths, strict=True), (math.inf, 0)])
 
     def submit(tokens: int, priority: int = 0) -> Request:
         return node.submit((0,) * 16, SamplingParams(60, replay_tokens=tokens), float(tokens), priority=priority)
 
-    while len(requests) < len(arrivals) or any(one.times.end is None for one in requests):
+    while len(to_come) > 1 or any(one.times.end is None for one in requests):
         patients = [one for one in patients if one.times.end is None]
         while beside and len(patients) < slots:
             patients.append(submit(30, BACKGROUND))
-        clock.move_to(min(arrivals[len(requests)] if len(requests) < len(arrivals) else math.inf, node.due))
-        while len(requests) < len(arrivals) and arrivals[len(requests)] <= clock.now():
-            requests.append(submit(lengths[len(requests)]))
+        clock.move_to(min(to_come[0][0], node.due))
+        while to_come[0][0] <= clock.now():
+            requests.append(submit(to_come.popleft()[1]))
         node.advance()
     return [one.times.end - one.times.arrival for one in requests if one.times.end is not None]
 

@@ -4,22 +4,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.messages import Admit, Cause
+from engine.messages import Admit, BatchPolicy, Cause
 from scheduler.batching.batcher import BatchLimits
 from scheduler.batching.continuous import ContinuousBatcher, similar_group
 from scheduler.plan import Plan
 from scheduler.request import BACKGROUND, Request
 from scheduler.strategy import SHAPE
-from tests.scheduler.fakes import kit, request, worker
+from tests.scheduler.fakes import filled, kit, request, requests, rows_of, worker
 
-LIMITS = BatchLimits(group_tokens=100, prefill_ahead=2)
+LIMITS, JOINED = BatchLimits(group_tokens=100, prefill_ahead=2), BatchPolicy()
 
 
 def group(lengths: list[int], *, held: list[int] | None = None, capacity: int = 1000) -> list[int]:
     """The input lengths that are taken out of those that wait, best first."""
-    ranked = [request(row_id, length) for row_id, length in enumerate(lengths)]
-    busy = worker(*(request(100 + row_id, length) for row_id, length in enumerate(held or [])), capacity=capacity)
-    parts = kit(LIMITS)
+    ranked, busy, parts = requests(*lengths), worker(*requests(*held or []), capacity=capacity), kit(LIMITS)
     taken = similar_group(ranked, parts.memory.beside(busy), parts, len(ranked), LIMITS.max_padding)
     return [one.input_length for one in taken]
 
@@ -59,28 +57,31 @@ def test_a_group_fits_and_the_best_is_not_passed_over(held: list[int], lengths: 
     assert group(lengths, held=held, capacity=100) == taken
 
 
-def batcher_of(*requests: Request, limits: BatchLimits = LIMITS) -> ContinuousBatcher:
-    batcher = ContinuousBatcher(kit(limits))
-    for one in requests:
-        batcher.add(one, 0.0)
-    return batcher
+def batcher_of(*waiting: Request, limits: BatchLimits = LIMITS, terms: BatchPolicy = JOINED) -> ContinuousBatcher:
+    return filled(ContinuousBatcher(kit(limits, terms=terms)), waiting)
 
 
-def test_a_plan_is_one_order_for_rows_in_rank() -> None:
-    late, early = request(0, arrival=2.0), request(1, arrival=1.0)
-    batcher = batcher_of(late, early)
+def of_priority(priority: int, count: int = 4) -> list[Request]:
+    return [request(100 + row_id, priority=priority) for row_id in range(count)]
+
+
+def test_a_plan_is_one_order_for_rows_in_rank_without_what_was_discarded_and_with_what_was_handed_back() -> None:
+    late, early, gone, back = (request(row_id, arrival=2.0 - row_id) for row_id in range(4))
+    batcher = batcher_of(late, early, gone)
+    assert batcher.discard(gone) and not batcher.discard(gone)
+    batcher.hand_back([back], Cause.PAUSE, now=3.0)
     plan = batcher.take(worker(), now=3.0)
-    assert plan == Plan((early, late))
-    assert plan.command == Admit((early.spec, late.spec))
+    assert plan == Plan((back, early, late))
+    assert plan.command == Admit((back.spec, early.spec, late.spec))
     assert len(batcher.waiting) == 0 and batcher.take(worker(), now=3.0) is None
+    assert batcher.wake_at(now=0.0) is None
 
 
 def test_no_more_is_sent_than_slots_and_some_ahead() -> None:
     """Four slots and two ahead, of which three are taken."""
-    batcher = batcher_of(*(request(row_id) for row_id in range(9)))
-    held = [request(100 + row_id) for row_id in range(3)]
+    batcher, held = batcher_of(*requests(*[4] * 9)), of_priority(0, 3)
     plan = batcher.take(worker(*held, rows=4), now=0.0)
-    assert plan is not None and [one.row_id for one in plan.requests] == [0, 1, 2]
+    assert plan is not None and rows_of(plan) == [0, 1, 2]
     assert batcher.take(worker(*held, *plan.requests, rows=4), now=0.0) is None
     assert len(batcher.waiting) == 6
 
@@ -88,19 +89,10 @@ def test_no_more_is_sent_than_slots_and_some_ahead() -> None:
 def test_background_requests_are_taken_as_many_together_as_may_wait() -> None:
     """They were taken one by one, and each prompt that is read alone takes a step from all that run."""
     patients = [request(row_id, length, priority=BACKGROUND) for row_id, length in enumerate([9, 50, 10, 50, 9])]
-    held = [request(100 + row_id, priority=BACKGROUND) for row_id in range(5)]
-    batcher = batcher_of(*patients)
+    held, batcher = of_priority(BACKGROUND, 5), batcher_of(*patients)
     assert batcher.take(worker(*held), now=0.0) is None, "of two rows that may wait there is one"
-    taken = [batcher.take(worker(*held[:most]), now=0.0) for most in (4, 4, 5, 5)]
-    assert [plan and [one.row_id for one in plan.requests] for plan in taken] == [[0, 2], [1, 3], [4], None]
-
-
-def test_a_discarded_request_is_not_taken() -> None:
-    one, other = request(0), request(1)
-    batcher = batcher_of(one, other)
-    assert batcher.discard(one) and not batcher.discard(one)
-    assert batcher.take(worker(), now=0.0) == Plan((other,))
-    assert batcher.wake_at(now=0.0) is None
+    taken = [rows_of(batcher.take(worker(*held[:most]), now=0.0)) for most in (4, 4, 5, 5)]
+    assert taken == [[0, 2], [1, 3], [4], []]
 
 
 @given(
@@ -113,16 +105,14 @@ def test_a_discarded_request_is_not_taken() -> None:
     ),
 )
 def test_no_bound_is_broken(lengths: list[int], held: list[int], capacity: int, rows: int, limits: BatchLimits) -> None:
-    requests = [request(row_id, length) for row_id, length in enumerate(lengths)]
-    busy = worker(*(request(100 + place, length) for place, length in enumerate(held)), capacity=capacity, rows=rows)
-    batcher = batcher_of(*requests, limits=limits)
-    plan = batcher.take(busy, now=0.0)
-    taken = list(plan.requests) if plan is not None else []
-    assert [one for one in requests if one not in taken] == list(batcher.waiting)
-    assert plan is None or len(plan.requests) > 0
+    batcher = batcher_of(*requests(*lengths), limits=limits)
+    plan = batcher.take(worker(*requests(*held), capacity=capacity, rows=rows), now=0.0)
+    taken = rows_of(plan)
+    assert [one.row_id for one in batcher.waiting] == [row for row in range(len(lengths)) if row not in taken]
+    assert plan is None or taken
     assert len(held) + len(taken) <= max(rows + limits.prefill_ahead, len(held))
-    assert taken == sorted(taken, key=lambda one: one.row_id) and taken[:1] in ([], requests[:1])
-    widths = [one.input_length for one in taken]
+    assert taken == sorted(taken) and taken[:1] in ([], [0])
+    widths = [lengths[row] for row in taken]
     if len(taken) > 1:
         cells = len(taken) * max(widths)
         assert cells <= limits.group_tokens and cells - sum(widths) <= limits.max_padding * cells
@@ -137,26 +127,11 @@ def test_an_idle_executor_is_always_given_the_best(length: int, others: list[int
     assert group([length, *others], capacity=100)[0] == length
 
 
-def test_nothing_is_read_ahead_behind_rows_that_make_way_for_it() -> None:
-    waiting = request(0, priority=0)
-    worse = [request(100 + row_id, priority=1) for row_id in range(4)]
-    assert batcher_of(waiting).take(worker(*worse, rows=4), now=0.0) is None
-    for others, rows in ((worse, 5), ([request(100 + row_id) for row_id in range(4)], 4)):
-        plan = batcher_of(waiting).take(worker(*others, rows=rows), now=0.0)
-        assert plan is not None and plan.requests == (waiting,)
+@pytest.mark.parametrize(("priority", "rows", "taken"), [(1, 4, []), (1, 5, [0]), (0, 4, [0])])
+def test_nothing_is_read_ahead_behind_rows_that_make_way_for_it(priority: int, rows: int, taken: list[int]) -> None:
+    assert rows_of(batcher_of(request()).take(worker(*of_priority(priority), rows=rows), now=0.0)) == taken
 
 
 def test_requests_that_enter_with_their_prompts_need_a_slot_and_no_similar_length() -> None:
-    batcher = ContinuousBatcher(kit(LIMITS, terms=SHAPE))
-    for row_id, length in enumerate([2, 40, 3]):
-        batcher.add(request(row_id, length), 0.0)
-    plan = batcher.take(worker(request(100), rows=3), now=0.0)
-    assert plan is not None and [one.row_id for one in plan.requests] == [0, 1]
-    assert plan.terms is SHAPE
-
-
-def test_what_is_handed_back_waits_again_in_its_place() -> None:
-    early, late = request(0, arrival=1.0), request(1, arrival=2.0)
-    batcher = batcher_of(late)
-    batcher.hand_back([early], Cause.PAUSE, now=3.0)
-    assert batcher.take(worker(), now=3.0) == Plan((early, late))
+    plan = batcher_of(*requests(2, 40, 3), terms=SHAPE).take(worker(request(100), rows=3), now=0.0)
+    assert plan is not None and rows_of(plan) == [0, 1] and plan.terms is SHAPE

@@ -24,14 +24,9 @@ def parts_of(
     capacity: int = BOUNDLESS,
     most: int = BOUNDLESS,
 ) -> tuple[BatchPart, ...]:
-    rows = np.array(lengths, dtype=np.int64)
-    return partition(
-        rows,
-        np.array([True] * len(lengths) if fresh is None else fresh, dtype=np.bool_),
-        model,
-        iterations=iterations,
-        most_rows=np.minimum(capacity // (rows + iterations), most),
-    )
+    rows, unread = np.array(lengths, np.int64), np.array([True] * len(lengths) if fresh is None else fresh, np.bool_)
+    most_rows = np.minimum(capacity // (rows + iterations), most)
+    return partition(rows, unread, model, iterations=iterations, most_rows=most_rows)
 
 
 def sizes(parts: tuple[BatchPart, ...]) -> list[int]:
@@ -114,7 +109,7 @@ def test_the_batches_are_those_of_the_paper(capacity: int, most: int) -> None:
 
 def test_short_prompts_are_not_padded_to_a_long_one() -> None:
     """SCLS, figure 11: fifteen requests of 10 tokens and one of 1,024."""
-    assert sizes(parts_of([10] * 15 + [1024])) == [15, 1]
+    assert sizes(parts_of([10] * 15 + [1024])) == [15, 1] and parts_of([]) == ()
 
 
 def test_a_long_row_that_needs_no_prefill_pads_others_less() -> None:
@@ -122,10 +117,6 @@ def test_a_long_row_that_needs_no_prefill_pads_others_less() -> None:
     dear_prompts = Bilinear(p1=1e-2, p2=0, p3=0, p4=0, d1=1e-6, d2=1e-4, d3=1e-6, d4=2e-2)
     assert sizes(parts_of([10] * 15 + [200], dear_prompts, fresh=[True] * 15 + [False])) == [16]
     assert sizes(parts_of([10] * 15 + [200], dear_prompts)) == [15, 1]
-
-
-def test_nothing_is_parted_into_nothing() -> None:
-    assert parts_of([]) == ()
 
 
 def test_what_copies_cost_changes_no_batch() -> None:

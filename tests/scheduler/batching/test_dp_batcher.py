@@ -1,6 +1,8 @@
 """Batches of a slice each, arranged at intervals: what is arranged, in which order it goes out, and when again."""
 
 from dataclasses import replace
+from itertools import cycle
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -18,7 +20,7 @@ from scheduler.serving_time.bilinear import Bilinear
 from scheduler.serving_time.machine import MachineModel
 from scheduler.strategy import CLOSED, STRATEGIES
 from scheduler.worker import Worker
-from tests.scheduler.fakes import kit, port, request
+from tests.scheduler.fakes import filled, kit, request, requests, rows_of, worker
 
 MODEL = Bilinear(p1=1e-2, p2=0.0, p3=0.0, p4=0.1, d1=1e-3, d2=1e-3, d3=0.0, d4=0.1, c1=2e-3, c0=0.05)
 """So that a prompt of 100 tokens is not padded to, and few others are worth a batch of their own."""
@@ -26,102 +28,82 @@ MODEL = Bilinear(p1=1e-2, p2=0.0, p3=0.0, p4=0.1, d1=1e-3, d2=1e-3, d3=0.0, d4=0
 LIMITS = BatchLimits(group_tokens=100, prefill_ahead=0, options=Scheduling(slice_length=10, min_interval=2.0))
 
 
-def batcher_of(
-    *requests: Request, limits: BatchLimits = LIMITS, capped: bool = False, adaptive: bool = False
-) -> DpBatcher:
+def batcher_of(*waiting: Request, capped: bool = False, adaptive: bool = False, **changed: Any) -> DpBatcher:
+    """Under other `options` if they are `changed`."""
+    limits = replace(LIMITS, options=replace(LIMITS.options, **changed))
     terms = replace(CLOSED, iterations=limits.options.slice_length)
-    batcher = DpBatcher(
-        replace(kit(limits, memory=MEMORIES["slice"], terms=terms), machine=MachineModel(MODEL)),
-        capped=capped,
-        adaptive=adaptive,
-    )
-    for one in requests:
-        batcher.add(one, 0.0)
-    return batcher
+    parts = replace(kit(limits, memory=MEMORIES["slice"], terms=terms), machine=MachineModel(MODEL))
+    return filled(DpBatcher(parts, capped=capped, adaptive=adaptive), waiting)
 
 
 def executor(index: int = 0, *, load: float = 0.0, capacity: int = 10_000, rows: int = 64) -> Worker:
     """One that has `load` seconds of work before it."""
-    worker = Worker(port(index, capacity=capacity, rows=rows))
-    if load:
-        held = request(1000 + index)
-        worker.requests[held.row_id] = held
-        worker.assignments[held.row_id] = Assignment(Plan((held,), estimate=load), index, 0.0)
-    return worker
+    held = [request(1000 + index)] if load else []
+    executor = worker(*held, index=index, capacity=capacity, rows=rows)
+    for one in held:
+        executor.assignments[one.row_id] = Assignment(Plan((one,), estimate=load), index, 0.0)
+    return executor
 
 
 def drained(batcher: DpBatcher, *workers: Worker, now: float = 0.0) -> list[list[int]]:
     """The rows of the plans that are handed out now, as a dispatcher asks for them."""
-    plans: list[Plan] = []
-    while any(handed := [plan for worker in workers if (plan := batcher.take(worker, now)) is not None]):
-        plans += handed
-    return [[one.row_id for one in plan.requests] for plan in plans]
-
-
-def spread(lengths: list[int]) -> list[Request]:
-    return [request(row_id, length) for row_id, length in enumerate(lengths)]
+    plans: list[list[int]] = []
+    while any(handed := [rows_of(batcher.take(worker, now)) for worker in workers]):
+        plans += filter(None, handed)
+    return plans
 
 
 def test_all_that_waits_is_parted_by_length_and_handed_out_longest_first() -> None:
-    batcher = batcher_of(*spread([100, 4, 98, 5]))
+    batcher = batcher_of(*requests(100, 4, 98, 5))
     assert drained(batcher, executor()) == [[2, 0], [1, 3]]
     assert not batcher.waiting
 
 
-def test_batches_are_as_large_as_memory_and_slots_allow() -> None:
+SIZES = [
+    ({}, executor(capacity=4 * 14), [4]),
+    ({}, executor(capacity=4 * 14 - 1), [3, 1]),
+    ({}, executor(rows=2), [2, 2]),
+    ({"capped": True, "max_batch_size": 2}, executor(), [2, 2]),
+    ({"max_batch_size": 2}, executor(), [4]),  # only some have a fixed size
+]
+
+
+@pytest.mark.parametrize(("kind", "worker", "sizes"), SIZES)
+def test_batches_are_as_large_as_memory_and_slots_allow(kind: dict[str, Any], worker: Worker, sizes: list[int]) -> None:
     """14 tokens a row at the end of the slice."""
-    four = spread([4] * 4)
-    assert [len(rows) for rows in drained(batcher_of(*four), executor(capacity=4 * 14))] == [4]
-    assert [len(rows) for rows in drained(batcher_of(*four), executor(capacity=4 * 14 - 1))] == [3, 1]
-    assert [len(rows) for rows in drained(batcher_of(*four), executor(rows=2))] == [2, 2]
-
-
-def test_only_some_batches_have_a_fixed_size() -> None:
-    limits = replace(LIMITS, options=replace(LIMITS.options, max_batch_size=2))
-    four = spread([4] * 4)
-    assert [len(rows) for rows in drained(batcher_of(*four, limits=limits, capped=True), executor())] == [2, 2]
-    assert [len(rows) for rows in drained(batcher_of(*four, limits=limits), executor())] == [4]
+    assert [len(rows) for rows in drained(batcher_of(*requests(4, 4, 4, 4), **kind), worker)] == sizes
 
 
 def test_a_smaller_executor_is_given_smaller_batches() -> None:
     """It was not known when the batches were arranged, or has lost memory since."""
-    batcher = batcher_of(*spread([4] * 4))
-    large, small = executor(0), executor(1, capacity=2 * 14)
-    assert drained(batcher, large, small) == [[0, 1, 2, 3]]
-    batcher = batcher_of(*spread([4] * 4 + [100] * 4))
-    plans = [batcher.take(large, 0.0), batcher.take(small, 0.0), batcher.take(small, 0.0)]
-    assert [[one.row_id for one in plan.requests] for plan in plans if plan] == [[4, 5, 6, 7], [2, 3], [0, 1]]
-    shrunk = executor(0)
+    large, small, shrunk = executor(0), executor(1, capacity=2 * 14), executor(0)
+    assert drained(batcher_of(*requests(4, 4, 4, 4)), large, small) == [[0, 1, 2, 3]]
+    batcher = batcher_of(*requests(*[4] * 4, *[100] * 4))
+    assert [rows_of(batcher.take(one, 0.0)) for one in (large, small, small)] == [[4, 5, 6, 7], [2, 3], [0, 1]]
     shrunk.shape = BatchShape(capacity_tokens=14)
-    assert [len(rows) for rows in drained(batcher_of(*spread([4, 4])), shrunk)] == [1, 1]
+    assert drained(batcher_of(*requests(4, 4)), shrunk) == [[1], [0]]
 
 
 # Slices
 
 
 def test_rows_that_come_back_are_arranged_with_the_new_ones_by_what_they_have_become() -> None:
-    old, new = request(0, length=4), request(1, length=11)
-    old.generated = 10
-    batcher = batcher_of(new)
-    batcher.hand_back([old], Cause.SLICE, 0.0)
+    batcher = batcher_of(request(1, length=11))
+    batcher.hand_back([request(0, length=4, generated=10)], Cause.SLICE, 0.0)
     assert drained(batcher, executor()) == [[1, 0]]
 
 
-def test_a_request_that_is_discarded_between_arranging_and_handing_out_is_left_out() -> None:
-    requests = spread([100, 100, 4, 4, 4])
-    batcher = batcher_of(*requests)
+@pytest.mark.parametrize(("gone", "left"), [([3, 2], [[4]]), ([2, 3, 4], [])])
+def test_a_request_that_is_discarded_between_arranging_and_handing_out_is_left_out(
+    gone: list[int], left: list[list[int]]
+) -> None:
+    made = requests(100, 100, 4, 4, 4)
+    batcher = batcher_of(*made)
     assert batcher.take(executor(), 0.0) is not None
-    assert list(batcher.waiting) == requests[2:]
-    assert batcher.discard(requests[3]) and batcher.discard(requests[2])
-    assert not batcher.discard(requests[3]) and not batcher.discard(requests[0])
-    assert drained(batcher, executor()) == [[4]]
-
-
-def test_a_batch_whose_requests_are_all_discarded_is_not_handed_out() -> None:
-    requests = spread([100, 4])
-    batcher = batcher_of(*requests)
-    assert batcher.take(executor(), 0.0) is not None and batcher.discard(requests[1])
-    assert drained(batcher, executor()) == []
+    assert list(batcher.waiting) == made[2:]
+    assert all(batcher.discard(made[row]) and not batcher.discard(made[row]) for row in gone)
+    assert not batcher.discard(made[0])
+    assert drained(batcher, executor()) == left
 
 
 # Intervals
@@ -173,8 +155,7 @@ def test_the_loads_that_count_are_those_right_after_the_arrangement_of_executors
 
 
 def test_without_a_given_interval_it_is_the_median_slice() -> None:
-    limits = replace(LIMITS, options=replace(LIMITS.options, min_interval=None))
-    batcher = batcher_of(*spread([100, 50, 4]), limits=limits)
+    batcher = batcher_of(*requests(100, 50, 4), min_interval=None)
     busy = executor(load=9.0, rows=1)
     assert drained(batcher, busy) == [[0], [1], [2]]
     batcher.add(request(3), 0.0)
@@ -186,17 +167,11 @@ def test_without_a_given_interval_it_is_the_median_slice() -> None:
     capacities=st.lists(st.integers(70, 400), min_size=1, max_size=3),
 )
 def test_each_request_goes_out_once_and_no_batch_outgrows_its_place(lengths: list[int], capacities: list[int]) -> None:
-    batcher = batcher_of(*spread(lengths))
-    workers = [executor(index, capacity=capacity) for index, capacity in enumerate(capacities)]
-    handed: list[int] = []
-    for turn in range(len(lengths)):
-        worker = workers[turn % len(workers)]
-        plan = batcher.take(worker, 0.0)
-        if plan is None:
-            break
-        longest = max(one.tokens for one in plan.requests)
-        assert len(plan.requests) * (longest + 10) <= worker.capacity_tokens
-        handed += [one.row_id for one in plan.requests]
+    batcher, handed = batcher_of(*requests(*lengths)), list[int]()
+    workers = cycle([executor(index, capacity=capacity) for index, capacity in enumerate(capacities)])
+    while rows := rows_of(batcher.take(worker := next(workers), 0.0)):
+        assert len(rows) * (max(lengths[row] for row in rows) + 10) <= worker.capacity_tokens
+        handed += rows
     assert sorted(handed) == list(range(len(lengths))) and not batcher.waiting
 
 

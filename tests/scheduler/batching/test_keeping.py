@@ -6,9 +6,8 @@ import pytest
 
 from engine.messages import Admit, Cause, ExecutorDied
 from engine.simulated.machine import Machine
-from loadgen.simulate.simulation import simulate
+from loadgen.simulate.simulation import fit_parts, simulate
 from loadgen.workload.lengths import RequestLengths
-from scheduler.assembly import assemble
 from scheduler.batching.batcher import BatchLimits
 from scheduler.options import Scheduling
 from scheduler.request import Request
@@ -50,18 +49,20 @@ def test_rows_without_k_and_v_are_read_again_once(cause: Cause) -> None:
     assert needing_prefill(stage.requests) == []
 
 
-def test_the_next_slice_is_estimated_by_what_was_kept() -> None:
+STARTS = [
+    ((), 3 * 3 + 0.25 * (9 + 9 + 7)),
+    ((2,), 2 * 3 + 0.25 * (9 + 9) + MODEL.prefill(1, 7)),
+    ((0, 1, 2), MODEL.prefill(3, 9)),
+]
+
+
+@pytest.mark.parametrize(("dropped", "start"), STARTS)
+def test_the_next_slice_is_estimated_by_what_was_kept(dropped: tuple[int, ...], start: float) -> None:
     """Two rows of 9 tokens, one of 7, and 4 iterations."""
-    for dropped, start in (
-        ((), 3 * 3 + 0.25 * (9 + 9 + 7)),
-        ((2,), 2 * 3 + 0.25 * (9 + 9) + MODEL.prefill(1, 7)),
-        ((0, 1, 2), MODEL.prefill(3, 9)),
-    ):
-        stage = Trio()
-        stage.hand_back_all(Cause.SLICE, *dropped)
-        stage.dispatcher.dispatch()
-        loads = [worker.load for worker in stage.dispatcher.workers]
-        assert loads == [pytest.approx(start + 4.0), 0.0]
+    stage = Trio()
+    stage.hand_back_all(Cause.SLICE, *dropped)
+    stage.dispatcher.dispatch()
+    assert [worker.load for worker in stage.dispatcher.workers] == [pytest.approx(start + 4.0), 0.0]
 
 
 def test_what_a_dead_executor_had_in_host_memory_is_not_read_again() -> None:
@@ -80,9 +81,9 @@ def test_an_executor_is_told_which_rows_are_worth_keeping() -> None:
 def served(recompute: bool, model: Bilinear) -> tuple[float, int]:
     """Seconds that two requests take in slices of 4, and how many tokens are read."""
     machine = Machine(model, capacity_tokens=1000, max_num_seqs=4, context_length=500)
-    limits = replace(LIMITS, options=replace(LIMITS.options, recompute=recompute)).within(1000, 500, 4)
+    limits = replace(LIMITS, options=replace(LIMITS.options, recompute=recompute))
     trace = [RequestLengths(0.0, 2, 9), RequestLengths(0.0, 2, 13)]
-    done = simulate(assemble(STRATEGIES["scls"], limits, model), machine, trace, 50)
+    done = simulate(fit_parts(STRATEGIES["scls"], limits, machine, model), machine, trace, 50)
     return done.duration, sum(worker.tally.prompt for worker in done.workers)
 
 

@@ -3,13 +3,15 @@
 import pytest
 
 from scheduler.batching.memory import MEMORIES, find_peak, predicted_length
-from tests.scheduler.fakes import request, worker
+from tests.scheduler.fakes import request, requests, worker
 
 scale, whole, slice_bound, deepspeed = (MEMORIES[name] for name in ("scale", "whole", "slice", "deepspeed"))
 
 
 FITS = [
     ([], 1, 99, True),
+    ([], 1, 100, True),  # a single row always fits an idle executor
+    ([], 2, 100, False),  # which used to be given as many rows of any length as it has slots
     ([], 4, 24, True),  # 4 x 25 columns: the next token counts
     ([], 4, 25, False),
     ([49], 1, 10, True),  # 2 x 50
@@ -22,31 +24,24 @@ FITS = [
 
 @pytest.mark.parametrize(("held", "rows", "length", "fits"), FITS)
 def test_rows_fit_when_all_as_long_as_the_longest_do(held: list[int], rows: int, length: int, fits: bool) -> None:
-    requests = [request(row_id, tokens) for row_id, tokens in enumerate(held)]
-    assert scale(worker(*requests, capacity=100), rows, length) is fits
+    assert scale(worker(*requests(*held), capacity=100), rows, length) is fits
 
 
-def test_a_single_row_always_fits_an_idle_executor_and_what_one_has_generated_counts() -> None:
-    """An idle executor used to be given as many rows of any length as it has slots."""
-    idle, one = worker(capacity=100), request(0, 30)
-    assert scale(idle, 1, 100) and not scale(idle, 2, 100) and scale(worker(one, capacity=100), 1, 10)
-    one.generated = 20
-    assert not scale(worker(one, capacity=100), 1, 10)
+def test_what_a_row_has_generated_counts() -> None:
+    assert [scale(worker(request(0, 30, generated=one), capacity=100), 1, 10) for one in (0, 20)] == [True, False]
 
 
 def test_whole_rows_count_for_all_that_they_may_become() -> None:
     """Ten tokens of prompt and eight of answer, of which some may be there already."""
-    held, new = request(0, 10), request(1, 2)
-    held.generated = 5
-    assert (whole.length(held), whole.length(new)) == (18, 10)
+    held = request(0, 10, generated=5)
+    assert (whole.length(held), whole.length(request(1, 2))) == (18, 10)
     assert whole(worker(held, capacity=36), 1, 10) and not whole(worker(held, capacity=35), 1, 10)
     assert whole(worker(held, capacity=40), 1, 20) and not whole(worker(held, capacity=39), 1, 20)
     assert whole(worker(capacity=5), 1, 20), "one row on an idle executor"
 
 
 def test_pages_are_filled_by_the_sum_of_what_rows_are_predicted_to_take() -> None:
-    short, long = request(0, 10), request(1, 40)
-    short.predicted_length, long.generated = 3.0, 5  # 13, and 40 + 8 at most
+    short, long = request(0, 10, predicted_length=3.0), request(1, 40, generated=5)  # 13, and 40 + 8 at most
     paged = MEMORIES["paged"]
     assert paged(worker(short, long, capacity=100), 3, 13) and not paged(worker(short, long, capacity=99), 3, 13)
     assert paged(worker(capacity=5), 1, 20), "one row on an idle executor"
@@ -73,8 +68,8 @@ def test_the_peak_is_where_a_row_ends() -> None:
 
     Beside nothing that is 2 x 36 and 1 x 61 cells; beside a row of 20 it is 3 x 36 and 2 x 61.
     """
-    first, second = request(0, length=10, max_tokens=100), request(1, length=30, max_tokens=100)
-    first.predicted_length, second.predicted_length = 50.0, 5.0
+    first = request(0, length=10, max_tokens=100, predicted_length=50.0)
+    second = request(1, length=30, max_tokens=100, predicted_length=5.0)
     assert find_peak([first, second], 0, 0) == 72
     assert find_peak([first, second], 1, 20) == 122
     assert find_peak([], 2, 40) == 82

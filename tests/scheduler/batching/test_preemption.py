@@ -11,7 +11,7 @@ from engine.sampling.params import SamplingParams
 from engine.simulated.machine import Machine
 from loadgen.simulate.node import Node, VirtualClock
 from loadgen.simulate.prediction import read_prediction
-from loadgen.simulate.simulation import simulate
+from loadgen.simulate.simulation import fit_parts, simulate
 from loadgen.workload.lengths import RequestLengths
 from scheduler.assembly import assemble
 from scheduler.batching.batcher import BatchLimits
@@ -25,7 +25,7 @@ from scheduler.serving_time.bilinear import Bilinear
 from scheduler.strategy import STRATEGIES
 from scheduler.waiting.by_length import Sjf
 from scheduler.worker import Worker
-from tests.scheduler.fakes import Stage, kit, port, request, token, worker
+from tests.scheduler.fakes import Stage, filled, kit, port, request, token, worker
 
 SLICE = 4
 COST = Bilinear(0.0, 0.0, 0.0, 0.1, 0.0, 0.0, 0.0, 0.1)
@@ -33,23 +33,21 @@ SHORTEST = ByOrder(Sjf().key, SLICE)
 """The least that is left first."""
 
 
-def row(row_id: int, left: float, *, had: int = SLICE, priority: int = 0) -> Request:
+def row(row_id: int, left: float, *, had: int = SLICE) -> Request:
     """One that has generated `had` tokens here."""
-    one = request(row_id, priority=priority)
-    one.generated, one.predicted_length = had, had + left
-    return one
+    return request(row_id, generated=had, predicted_length=had + left)
 
 
 def running(*rows: Request, index: int = 0) -> Worker:
-    held = Worker(port(index), {one.row_id: one for one in rows})
+    held = worker(*rows, index=index)
     for one in rows:
         assignment = held.assignments[one.row_id] = Assignment(Plan((one,)), index, 0.0)
         assignment.before[one], one.runs = 0, 1
     return held
 
 
-def waiting(left: float, *, priority: int = 0) -> Request:
-    return row(9, left, had=0, priority=priority)
+def waiting(left: float) -> Request:
+    return row(9, left, had=0)
 
 
 @pytest.mark.parametrize(("left", "swapped"), [(2.0, True), (3.0, True), (4.0, False), (5.0, False)])
@@ -65,15 +63,16 @@ def test_a_row_that_has_most_of_its_prediction_keeps_its_slot(had: int, swapped:
     assert early(running(row(1, 8.0 - had, had=had)), [waiting(1.0)], 0.0) == ((1,) if swapped else ())
 
 
-def test_a_row_keeps_its_slot_for_a_slice() -> None:
-    assert SHORTEST(running(row(1, 4.0, had=SLICE - 1)), [waiting(1.0)], 0.0) == ()
+@pytest.mark.parametrize(("had", "asked"), [(SLICE - 1, set[int]()), (SLICE, {1})])
+def test_a_row_keeps_its_slot_for_a_slice_and_is_asked_for_it_once(had: int, asked: set[int]) -> None:
+    held = running(row(1, 4.0, had=had))
+    held.pausing |= asked
+    assert SHORTEST(held, [waiting(1.0)], 0.0) == ()
 
 
-def test_only_the_best_that_waits_is_weighed() -> None:
-    held = running(row(1, 4.0), row(2, 4.0))
-    assert SHORTEST(held, [waiting(3.0), row(8, 1.0, had=0)], 0.0) == (2,)
-    assert SHORTEST(held, [waiting(5.0), row(8, 1.0, had=0)], 0.0) == ()
-    assert SHORTEST(held, [], 0.0) == ()
+@pytest.mark.parametrize(("left", "swapped"), [([3.0, 1.0], (2,)), ([5.0, 1.0], ()), ([], ())])
+def test_only_the_best_that_waits_is_weighed(left: list[float], swapped: tuple[int, ...]) -> None:
+    assert SHORTEST(running(row(1, 4.0), row(2, 4.0)), list(map(waiting, left)), 0.0) == swapped
 
 
 def test_one_row_of_one_executor_makes_way_at_a_time() -> None:
@@ -82,12 +81,6 @@ def test_one_row_of_one_executor_makes_way_at_a_time() -> None:
     workers = [running(row(1, 2.0)), running(row(2, 4.0), index=1), running(row(3, 4.0), index=2)]
     batcher.add(waiting(3.0), 0.0)
     assert batcher.preempt(workers, 0.0) == {1: (2,)}
-
-
-def test_an_executor_is_asked_once_until_it_has_let_go() -> None:
-    held = running(row(1, 4.0))
-    held.pausing.add(1)
-    assert SHORTEST(held, [waiting(1.0)], 0.0) == ()
 
 
 def of_priority(row_id: int, priority: int, length: int = 4) -> Request:
@@ -116,9 +109,8 @@ def test_none_makes_way_where_there_is_room_or_for_what_does_not_fit_all_the_sam
 
 
 def test_while_rows_are_asked_to_leave_no_others_are() -> None:
-    first, second = (Worker(port(index, rows=1), {index: of_priority(index, 1)}) for index in (0, 1))
-    batcher = ContinuousBatcher(kit(BatchLimits(group_tokens=64, prefill_ahead=0)))
-    batcher.add(of_priority(9, 0), 0.0)
+    first, second = (worker(of_priority(index, 1), index=index, rows=1) for index in (0, 1))
+    batcher = filled(ContinuousBatcher(kit(BatchLimits(group_tokens=64, prefill_ahead=0))), [of_priority(9, 0)])
     assert batcher.preempt([first, second], 0.0) == {0: (0,)}
     first.pausing.add(0)
     assert batcher.preempt([first, second], 0.0) == {}
@@ -127,14 +119,13 @@ def test_while_rows_are_asked_to_leave_no_others_are() -> None:
 @pytest.mark.parametrize("strategy", ["baton-pd", "baton", "ils", "lengthwise"])
 def test_a_request_of_better_priority_gets_the_slot_of_a_worse_one_which_goes_on_later(strategy: str) -> None:
     clock = VirtualClock()
-    limits = BatchLimits(group_tokens=64, prefill_ahead=1).within(1000, 500, 1)
-    node = Node(assemble(STRATEGIES[strategy], limits, COST), Machine(COST, 1000, 1, context_length=500), clock)
-    worse, better = (SamplingParams(100, replay_tokens=tokens) for tokens in (100, 5))
-    long_one = node.submit((0,) * 4, worse, None, priority=1)
+    machine, limits = Machine(COST, 1000, 1, context_length=500), BatchLimits(group_tokens=64, prefill_ahead=1)
+    node = Node(fit_parts(STRATEGIES[strategy], limits, machine, COST), machine, clock)
+    long_one = node.submit((0,) * 4, SamplingParams(100, replay_tokens=100), None, priority=1)
     node.advance()
     clock.move_to(1.0)
     node.advance()
-    short = node.submit((0,) * 4, better, None, priority=0)
+    short = node.submit((0,) * 4, SamplingParams(100, replay_tokens=5), None, priority=0)
     while not (long_one.state.is_final and short.state.is_final):
         clock.move_to(node.due)
         node.advance()
@@ -174,8 +165,7 @@ def test_none_is_lost_or_paused_early(seed: int, prediction: str, slots: int, wo
         trace.append(RequestLengths(time, rng.randint(1, 30), rng.choice((1, 3, 10, 80))))
     limits = BatchLimits(group_tokens=64, prefill_ahead=0, options=Scheduling(slice_length=8))
     machine = Machine(COST, capacity_tokens=250 * slots, max_num_seqs=slots, context_length=200, workers=workers)
-    limits = limits.within(machine.capacity_tokens, machine.context_length, slots)
-    parts = assemble(STRATEGIES[strategy], limits, COST)
+    parts = fit_parts(STRATEGIES[strategy], limits, machine, COST)
     done = simulate(parts, machine, trace, 80, predict=read_prediction(prediction).source(seed)).requests
     assert [one.output_length for one in done] == [one.output_length for one in trace]
     assert all(one.completed and one.runs - 1 <= one.output_length // 8 for one in done)

@@ -1,41 +1,39 @@
 """Requests dealt in turn to executors that serve a queue of their own."""
 
+from dataclasses import replace
+
 import pytest
 
 from engine.messages import Cause
 from scheduler.assembly import assemble
-from scheduler.batching.batcher import BatcherFactory, BatchLimits
+from scheduler.batching.batcher import Batcher, BatcherFactory, BatchLimits
 from scheduler.batching.continuous import ContinuousBatcher
 from scheduler.batching.memory import MEMORIES
 from scheduler.batching.round_robin import RoundRobinBatcher
 from scheduler.batching.static import StaticBatcher
 from scheduler.options import Scheduling
-from scheduler.request import Request
 from scheduler.strategy import CLOSED, STRATEGIES
 from scheduler.worker import Worker
-from tests.scheduler.fakes import kit, port, request
+from tests.scheduler.fakes import filled, kit, requests, rows_of, worker
 
 LIMITS = BatchLimits(group_tokens=1000, prefill_ahead=0, options=Scheduling(max_batch_size=3))
 
 
 def executors(count: int) -> list[Worker]:
-    return [Worker(port(index, capacity=5000)) for index in range(count)]
+    return [worker(index=index, capacity=5000) for index in range(count)]
 
 
 def batcher_of(rows: int, *, local: BatcherFactory = StaticBatcher, limits: BatchLimits = LIMITS) -> RoundRobinBatcher:
-    batcher = RoundRobinBatcher(kit(limits, memory=MEMORIES["fixed"], terms=CLOSED), local=local)
-    for row_id in range(rows):
-        batcher.add(request(row_id), 0.0)
-    return batcher
+    parts = kit(limits, memory=MEMORIES["fixed"], terms=CLOSED)
+    return filled(RoundRobinBatcher(parts, local=local), requests(*[4] * rows))
 
 
-def asked(batcher: RoundRobinBatcher, worker: Worker) -> list[int]:
+def asked(batcher: Batcher, worker: Worker) -> list[int]:
     """The rows that an executor is given, and holds from then on."""
-    plan = batcher.take(worker, 0.0)
-    given: tuple[Request, ...] = () if plan is None else plan.requests
-    worker.requests.update({one.row_id: one for one in given})
-    worker.plans += bool(given)
-    return [one.row_id for one in given]
+    if plan := batcher.take(worker, 0.0):
+        worker.requests.update({one.row_id: one for one in plan.requests})
+        worker.plans += 1
+    return rows_of(plan)
 
 
 def met(batcher: RoundRobinBatcher, workers: list[Worker]) -> list[list[int]]:
@@ -46,8 +44,8 @@ def test_each_request_goes_to_the_next_executor_from_the_first_on() -> None:
     batcher, workers = batcher_of(8), executors(3)
     assert met(batcher, workers) == [[0], [1], [2]]
     assert met(batcher, workers) == [[], [], []], "they are busy: batches are formed when an executor is free"
-    for worker in workers:
-        worker.requests.clear()
+    for one in workers:
+        one.requests.clear()
     assert met(batcher, workers) == [[3, 6], [4, 7], [5]]
     assert not batcher.waiting
 
@@ -68,8 +66,8 @@ def test_what_waited_for_an_executor_that_died_is_dealt_to_the_others() -> None:
     met(batcher, workers)
     met(batcher, workers)
     workers[0].lost = True
-    for worker in workers[1:]:
-        worker.requests.clear()
+    for one in workers[1:]:
+        one.requests.clear()
     assert met(batcher, workers[1:]) == [[3, 4], [5]]
     assert not batcher.waiting
 
@@ -98,13 +96,8 @@ def test_a_discarded_request_is_not_given(dealt: bool) -> None:
 
 
 def test_executors_wait_for_their_batches_to_fill_up_as_they_would_alone() -> None:
-    batcher = batcher_of(
-        1,
-        limits=BatchLimits(
-            group_tokens=100, prefill_ahead=0, options=Scheduling(max_batch_size=2, batch_wait_timeout=3.0)
-        ),
-    )
-    (worker,) = executors(1)
+    options = Scheduling(max_batch_size=2, batch_wait_timeout=3.0)
+    batcher, (worker,) = batcher_of(1, limits=replace(LIMITS, options=options)), executors(1)
     assert batcher.wake_at(0.0) is None
     assert asked(batcher, worker) == [] and batcher.wake_at(0.0) == 3.0
 
@@ -118,8 +111,6 @@ def test_rows_join_what_their_own_executor_runs() -> None:
 @pytest.mark.parametrize("name", ["sls", "so", "ils"])
 def test_the_baselines_deal(name: str) -> None:
     parts = assemble(STRATEGIES[name], LIMITS)
-    for row_id in range(3):
-        parts.batcher.add(request(row_id), 0.0)
-    first, second = executors(2)
     assert isinstance(parts.batcher, RoundRobinBatcher)
-    assert [asked(parts.batcher, one) for one in parts.placement([second, first])] == [[0], [1]]
+    batcher, workers = filled(parts.batcher, requests(4, 4, 4)), executors(2)[::-1]
+    assert [asked(batcher, one) for one in parts.placement(workers)] == [[0], [1]]

@@ -7,50 +7,45 @@ from scheduler.batching.batcher import BatchLimits
 from scheduler.batching.memory import MEMORIES
 from scheduler.batching.static import StaticBatcher
 from scheduler.options import Scheduling
-from scheduler.plan import Returns
 from scheduler.request import Request, State
-from scheduler.strategy import CLOSED, STRATEGIES
-from tests.scheduler.fakes import Stage, cancelled, kit, port, request, token, worker
+from scheduler.strategy import CLOSED
+from tests.scheduler.fakes import Stage, cancelled, filled, kit, port, request, rows_of, token, worker
 
 LIMITS = BatchLimits(group_tokens=100, prefill_ahead=2, options=Scheduling(max_batch_size=3))
 PATIENT = BatchLimits(group_tokens=100, prefill_ahead=2, options=Scheduling(max_batch_size=3, batch_wait_timeout=2.0))
 
 
-def batcher_of(limits: BatchLimits, *requests: Request) -> StaticBatcher:
-    batcher = StaticBatcher(kit(limits, memory=MEMORIES["fixed"], terms=CLOSED))
-    for one in requests:
-        batcher.add(one, one.times.arrival)
-    return batcher
+def batcher_of(limits: BatchLimits, *arrivals: float) -> StaticBatcher:
+    waiting = (request(row_id, arrival=arrival) for row_id, arrival in enumerate(arrivals))
+    return filled(StaticBatcher(kit(limits, memory=MEMORIES["fixed"], terms=CLOSED)), waiting)
 
 
 def taken(batcher: StaticBatcher, now: float, *held: Request, capacity: int = 5000) -> list[int]:
-    plan = batcher.take(worker(*held, capacity=capacity), now)
-    return [] if plan is None else [one.row_id for one in plan.requests]
+    return rows_of(batcher.take(worker(*held, capacity=capacity), now))
 
 
 def test_an_idle_executor_takes_what_there_is_up_to_the_batch_size() -> None:
-    batcher = batcher_of(LIMITS, *(request(row_id) for row_id in range(5)))
+    batcher = batcher_of(LIMITS, *[0.0] * 5)
     assert taken(batcher, 0.0, request(100)) == []
     assert [taken(batcher, 0.0), taken(batcher, 0.0), taken(batcher, 0.0)] == [[0, 1, 2], [3, 4], []]
 
 
 def test_a_batch_is_as_large_as_its_rows_could_grow_at_most() -> None:
     """500 tokens of context a row: two of them fit 1,400."""
-    assert taken(batcher_of(LIMITS, *(request(row_id) for row_id in range(3))), 0.0, capacity=1400) == [0, 1]
+    assert taken(batcher_of(LIMITS, *[0.0] * 3), 0.0, capacity=1400) == [0, 1]
 
 
 def test_a_batch_waits_until_it_is_full_or_its_oldest_request_has_waited_long_enough() -> None:
-    batcher = batcher_of(PATIENT, request(0, arrival=1.0), request(1, arrival=2.5))
+    batcher = batcher_of(PATIENT, 1.0, 2.5)
     assert (batcher.wake_at(2.5), taken(batcher, 2.5)) == (3.0, [])
     assert taken(batcher, 3.0) == [0, 1]
     assert batcher.wake_at(3.0) is None
-    full = batcher_of(PATIENT, *(request(row_id, arrival=1.0) for row_id in range(3)))
-    assert taken(full, 1.0) == [0, 1, 2]
+    assert taken(batcher_of(PATIENT, *[1.0] * 3), 1.0) == [0, 1, 2]
 
 
 def test_a_batch_that_could_go_but_for_a_busy_executor_wakes_nobody() -> None:
     """It used to ask to be woken at a moment that had passed, again and again until the executor was free."""
-    batcher = batcher_of(PATIENT, request(0, arrival=1.0), request(1, arrival=2.0))
+    batcher = batcher_of(PATIENT, 1.0, 2.0)
     assert taken(batcher, 3.5, request(100)) == []
     assert batcher.wake_at(3.5) == 4.0
     assert taken(batcher, 4.0, request(100)) == []
@@ -58,10 +53,11 @@ def test_a_batch_that_could_go_but_for_a_busy_executor_wakes_nobody() -> None:
 
 
 class Pair(Stage):
-    """A dispatcher with one executor of two slots, and two requests that it was sent as a batch."""
+    """A dispatcher with two executors of two slots, of which one was sent two requests as a batch."""
 
     def __init__(self, strategy: str) -> None:
-        super().__init__(port(rows=2, capacity=5000), strategy=strategy, limits=LIMITS)
+        ports = (port(index, rows=2, capacity=5000) for index in (0, 1))
+        super().__init__(*ports, strategy=strategy, limits=LIMITS)
         self.one, self.other = self.submit(), self.submit()
         assert self.dispatch() == [[0, 1]]
 
@@ -75,20 +71,19 @@ async def test_answers_that_return_together_come_when_the_last_row_has_ended() -
     stage.report(token(0, 5, text="a"), token(1, 6), now=1.0)
     stage.report(token(0, 7, text="b", end=FinishReason.STOP), token(1, 8), now=2.0)
     assert (stage.one.state, stage.one.times.first_token, stage.one.generated) == (State.RUNNING, None, 2)
-    third = stage.submit()
-    stage.dispatcher.dispatch()
-    assert stage.ports[0].take() == [], "nobody joins"
+    stage.submit()
+    assert stage.dispatch() == [] and stage.dispatch(1) == [[2]], "nobody joins"
     stage.report(token(1, 9, end=FinishReason.STOP), now=3.0)
     assert {stage.one.times.end, stage.other.times.end, stage.one.times.first_token} == {3.0}
     assert (await answer(stage.one)).token_ids == (5, 7) and (await answer(stage.other)).token_ids == (6, 8, 9)
-    assert stage.dispatch() == [[third.row_id]]
+    fourth = stage.submit()
+    assert stage.dispatch() == [[fourth.row_id]]
 
 
 async def test_answers_that_return_row_by_row_do_not_wait_for_the_batch() -> None:
     stage = Pair("fcfs-dynamic")
     stage.report(token(0, 5, end=FinishReason.STOP), token(1, 6), now=1.0)
     assert (stage.one.times.end, stage.other.times.first_token) == (1.0, 1.0)
-    assert STRATEGIES["fcfs-dynamic"].returns is Returns.ROW_END
 
 
 @pytest.mark.parametrize("leaver", [0, 1])
@@ -114,15 +109,12 @@ async def test_complete_answers_survive_the_death_of_their_executor() -> None:
 
 
 def test_rows_that_a_dying_executor_salvaged_go_on_elsewhere() -> None:
-    ports = (port(index, rows=2, capacity=5000) for index in (0, 1))
-    stage = Stage(*ports, strategy="fcfs-dynamic", limits=LIMITS)
-    one, other = stage.submit(), stage.submit()
-    stage.dispatch()
+    stage = Pair("fcfs-dynamic")
     stage.report(token(0, 5), token(1, 6))
     stage.ports[0].alive = False
     stage.dispatcher.receive(ExecutorDied(0, "fire", salvaged=(1,)))
-    assert (one.state, other.state) == (State.FAILED, State.WAITING)
-    assert stage.dispatch(1) == [[1]] and other.generated == 1
+    assert (stage.one.state, stage.other.state) == (State.FAILED, State.WAITING)
+    assert stage.dispatch(1) == [[1]] and stage.other.generated == 1
 
 
 def test_a_cancelled_request_frees_what_an_executor_keeps_of_it() -> None:
