@@ -1,11 +1,12 @@
 """Requests whose work is what they are predicted to generate, for tests of orders."""
 
-from collections.abc import Iterable
 from itertools import islice
+from typing import Any
 
 from scheduler.programs.program import LEVELS, Kind, Program
 from scheduler.request import Request
 from scheduler.waiting.by_length import Aging
+from scheduler.waiting.order import Order
 from scheduler.waiting.prices import Prices
 from scheduler.waiting.queue import RankedQueue
 from tests.scheduler.fakes import request
@@ -19,14 +20,10 @@ def by_tokens() -> Prices:
     return TOKENS
 
 
-def predicted(
-    row_id: int, length: float, *, arrival: float | None = None, priority: int = 0, deadline: float | None = None
-) -> Request:
+def predicted(row_id: int, length: float | None, *, arrival: float | None = None, **others: Any) -> Request:
     """A request of so many predicted tokens, which comes at the second of its number."""
     came = float(row_id) if arrival is None else arrival
-    one = request(row_id, arrival=came, priority=priority, max_tokens=100_000)
-    one.predicted_length, one.deadline = length, deadline
-    return one
+    return request(row_id, arrival=came, max_tokens=100_000, predicted_length=length, **others)
 
 
 def program(arrival: float = 0.0, service: float = 0.0, rest: float = 0.0, tokens: int = 0) -> Program:
@@ -41,12 +38,12 @@ def fill(queue: RankedQueue, *requests: Request) -> RankedQueue:
     return queue
 
 
-def rows(requests: Iterable[Request]) -> list[int]:
-    return [one.row_id for one in requests]
+def queue_by(order: Order, *requests: Request) -> RankedQueue:
+    return fill(RankedQueue(order, AGING), *requests)
 
 
 def first(queue: RankedQueue, count: int = 9, now: float = 0.0) -> list[int]:
-    return rows(islice(queue.ranked(now), count))
+    return [one.row_id for one in islice(queue.ranked(now), count)]
 
 
 def serve(queue: RankedQueue, row_id: int) -> None:

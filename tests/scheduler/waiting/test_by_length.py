@@ -9,86 +9,60 @@ from scheduler.length.prediction import LengthDistribution
 from scheduler.request import Request
 from scheduler.waiting.by_length import ByRank, gittins_rank, inflated_length, inflated_score
 from scheduler.waiting.order import ByScore
-from scheduler.waiting.queue import RankedQueue
-from tests.scheduler.waiting.predicted import AGING, TOKENS, by_tokens, fill, first, predicted, rows
+from tests.scheduler.waiting.predicted import AGING, TOKENS, by_tokens, first, predicted, queue_by
 
 
-def likely(row_id: int, *lengths: float, generated: int = 0) -> Request:
-    """A request whose answer has one of these lengths, each as likely."""
-    one = predicted(row_id, 0.0)
-    values = np.array(lengths, dtype=np.float32)
-    one.distribution = LengthDistribution.of(values, np.full(len(values), 1 / len(values), dtype=np.float32))
-    one.predicted_length, one.generated = one.distribution.mean, generated
-    return one
+def likely(row_id: int, chances: dict[float, float], *, generated: int = 0) -> Request:
+    """A request whose answer has one of these lengths, with its chance."""
+    lengths, weights = np.array([*chances], np.float32), np.array([*chances.values()], np.float32)
+    spread = LengthDistribution(lengths, weights)
+    return predicted(row_id, spread.mean, arrival=0.0, distribution=spread, generated=generated)
 
 
 def rank(request: Request) -> float:
     return gittins_rank(request, by_tokens())
 
 
-def test_a_chance_of_a_short_answer_counts() -> None:
+def test_a_chance_of_a_short_answer_counts_and_once_it_is_gone_the_rest() -> None:
     """2 or 18 tokens: to try 2 costs 2 with a chance of a half, so 4 for an end; to the end it is 10."""
-    assert rank(likely(0, 2.0, 18.0)) == 4.0
-    assert rank(likely(1, 10.0)) == 10.0
-    assert rows(fill(RankedQueue(ByScore(rank)), likely(1, 5.0), likely(0, 2.0, 18.0)).ranked(0.0)) == [0, 1]
-
-
-def test_once_the_chance_is_gone_the_rest_counts() -> None:
-    assert rank(likely(0, 2.0, 18.0, generated=2)) == 16.0
-    assert rank(likely(0, 2.0, 18.0, generated=1)) == 2.0
+    chances = {2.0: 0.5, 18.0: 0.5}
+    assert [rank(likely(0, chances, generated=generated)) for generated in range(3)] == [4.0, 2.0, 16.0]
+    assert rank(likely(1, {10.0: 1.0})) == 10.0
+    assert first(queue_by(ByScore(rank), likely(1, {5.0: 1.0}), likely(0, chances))) == [0, 1]
 
 
 def test_without_a_distribution_it_is_the_work_that_is_left() -> None:
-    assert rank(predicted(0, 7.0)) == 7.0
-    outlived = likely(0, 2.0, 4.0, generated=6)
-    outlived.sampling = predicted(1, 1.0).sampling
-    assert rank(outlived) == TOKENS.work(outlived)
+    outlived = likely(0, {2.0: 0.5, 4.0: 0.5}, generated=6)
+    assert (rank(predicted(0, 7.0)), rank(outlived)) == (7.0, TOKENS.work(outlived))
 
 
-def weighted(row_id: int, lengths: list[float], weights: list[float], *, generated: int = 0) -> Request:
-    one = predicted(row_id, 0.0, arrival=0.0)
-    one.distribution = LengthDistribution(np.array(lengths, np.float32), np.array(weights, np.float32))
-    one.predicted_length, one.generated = one.distribution.mean, generated
-    return one
-
-
-def test_the_worst_tenth_counts_twice() -> None:
+def test_the_worst_tenth_counts_twice_what_was_generated_is_left_out_and_the_rest_is_bounded() -> None:
     """8 tokens, in a fifth of all cases 98: 26 + 0.3·98 = 55.4, more than 40 for certain, which is 52."""
-    risky, certain = weighted(0, [8.0, 98.0], [0.8, 0.2]), weighted(1, [40.0], [1.0])
-    assert inflated_length(risky) == pytest.approx(26 + 0.3 * 98)
-    assert inflated_length(certain) == pytest.approx(1.3 * 40)
-    assert rows(fill(RankedQueue(ByScore(inflated_score)), risky, certain).ranked(0.0)) == [1, 0]
-
-
-def test_what_was_generated_is_left_out_and_the_rest_is_bounded() -> None:
-    one = weighted(0, [10.0, 50.0, 500.0], [0.5, 0.25, 0.25], generated=20)
-    assert inflated_length(one) == pytest.approx((30 + 480) / 2 + 0.3 * 480)
-    assert inflated_length(predicted(1, 7.0)) == pytest.approx(1.3 * 7)
+    risky, certain = likely(0, {8.0: 0.8, 98.0: 0.2}), likely(1, {40.0: 1.0})
+    begun = likely(0, {10.0: 0.5, 50.0: 0.25, 500.0: 0.25}, generated=20)
+    lengths = [inflated_length(one) for one in (risky, certain, begun, predicted(1, 7.0))]
+    assert lengths == pytest.approx([26 + 0.3 * 98, 1.3 * 40, (30 + 480) / 2 + 0.3 * 480, 1.3 * 7])
+    assert first(queue_by(ByScore(inflated_score), risky, certain)) == [1, 0]
 
 
 @pytest.mark.parametrize(("later", "ranked"), [(190.0, [1, 0]), (205.0, [0, 1])])
 def test_a_wait_makes_up_for_length(later: float, ranked: list[int]) -> None:
     """Half the length is worth ln 2 / ln(1/0.9) times 30 s: 197 s."""
     assert 30 * log(2) / log(1 / 0.9) == pytest.approx(197.4, abs=0.1)
-    queue = fill(
-        RankedQueue(ByScore(inflated_score)), predicted(0, 20.0, arrival=0.0), predicted(1, 10.0, arrival=later)
-    )
-    assert rows(queue.ranked(later)) == ranked
+    queue = queue_by(ByScore(inflated_score), predicted(0, 20.0, arrival=0.0), predicted(1, 10.0, arrival=later))
+    assert first(queue, now=later) == ranked
 
 
 ORDER = ByRank(AGING)
 
 
 def test_the_least_rank_is_first_whatever_has_been_generated() -> None:
-    begun, new = predicted(0, 50.0), predicted(1, 40.0)
-    begun.generated = 30  # 20 are left, which the shortest remainder would take first
-    unknown = predicted(2, 1.0)
-    unknown.predicted_length = None
-    assert first(fill(RankedQueue(ORDER), begun, new, unknown), now=3.0) == [1, 0, 2]
+    begun = predicted(0, 50.0, generated=30)  # 20 are left, which the shortest remainder would take first
+    assert first(queue_by(ORDER, begun, predicted(1, 40.0), predicted(2, None)), now=3.0) == [1, 0, 2]
 
 
 def test_what_has_been_idle_for_two_hundred_steps_goes_before_all_others_by_its_rank() -> None:
-    queue = fill(RankedQueue(ORDER), predicted(0, 90.0), predicted(1, 80.0), predicted(2, 5.0, arrival=150.0))
+    queue = queue_by(ORDER, predicted(0, 90.0), predicted(1, 80.0), predicted(2, 5.0, arrival=150.0))
     assert first(queue, now=199.0) == [2, 1, 0]
     assert first(queue, now=200.0) == [0, 2, 1]
     assert first(queue, now=201.0) == [1, 0, 2]

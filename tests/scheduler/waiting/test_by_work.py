@@ -7,7 +7,6 @@ import pytest
 
 from scheduler.assembly import ORDERS
 from scheduler.batching.batcher import BatchLimits
-from scheduler.request import Request
 from scheduler.waiting.by_work import (
     Boost,
     FairSojourn,
@@ -19,9 +18,8 @@ from scheduler.waiting.by_work import (
 )
 from scheduler.waiting.order import ByScore
 from scheduler.waiting.prices import Prices, device_prices
-from scheduler.waiting.queue import RankedQueue
 from tests.scheduler.fakes import request
-from tests.scheduler.waiting.predicted import AGING, TOKENS, by_tokens, fill, first, predicted, rows, serve
+from tests.scheduler.waiting.predicted import TOKENS, by_tokens, fill, first, predicted, queue_by, serve
 
 
 def test_the_boost_is_that_of_the_paper() -> None:
@@ -34,7 +32,7 @@ def test_the_boost_is_that_of_the_paper() -> None:
 def test_it_lies_between_shortest_job_first_and_first_come_first_served(gamma: float, ranked: list[int]) -> None:
     """With γ = 0.1, requests of 8, 1 and 6 seconds have boosts of 6, 23.5 and 8; the last came 3 s later."""
     requests = predicted(0, 8.0, arrival=0.0), predicted(1, 1.0, arrival=1.0), predicted(2, 6.0, arrival=3.0)
-    assert rows(fill(RankedQueue(Boost(by_tokens, gamma, predicted_work)), *requests).ranked(9.0)) == ranked
+    assert first(queue_by(Boost(by_tokens, gamma, predicted_work), *requests), now=9.0) == ranked
 
 
 def test_work_is_turned_into_seconds() -> None:
@@ -45,14 +43,13 @@ def test_work_is_turned_into_seconds() -> None:
 @pytest.mark.parametrize(("generated", "work"), [(0, 16.0), (6, 16.0), (7, 32.0), (22, 32.0), (23, 64.0)])
 def test_attained_work_grows_in_powers_of_two(generated: int, work: float) -> None:
     """A prompt of 4 tokens costs 2 + 2·4, a token 1."""
-    one = request(length=4)
-    one.generated = generated
-    assert attained_work(one, Prices(prompt=2.0, entry=2.0, token=1.0, cell=0.0)) == work
+    prices = Prices(prompt=2.0, entry=2.0, token=1.0, cell=0.0)
+    assert attained_work(request(length=4, generated=generated), prices) == work
 
 
 def test_priority_comes_first_and_gamma_is_a_rate() -> None:
     worse, better = predicted(0, 1.0, arrival=0.0), predicted(1, 9.0, arrival=1.0, priority=-1)
-    assert rows(fill(RankedQueue(Boost(by_tokens, 0.1, predicted_work)), worse, better).ranked(2.0)) == [1, 0]
+    assert first(queue_by(Boost(by_tokens, 0.1, predicted_work), worse, better), now=2.0) == [1, 0]
     with pytest.raises(ValueError, match="gamma must be more than 0"):
         Boost(by_tokens, 0.0, predicted_work)
 
@@ -67,27 +64,20 @@ PRICES = Prices(prompt=1.0, entry=0.0, token=1.0, cell=0.0)
 )
 def test_a_request_joins_where_its_prompt_fits_and_then_sinks(length: int, generated: int, level: int) -> None:
     """With a prompt of 8 it joins at level 3, whose quantum of 8 that uses up; level 4 lets it have 16 more."""
-    one = request(length=length)
-    one.generated = generated
-    assert find_level(one, PRICES) == level
+    assert find_level(request(length=length, generated=generated), PRICES) == level
 
 
 def test_levels_come_before_arrival() -> None:
     old, new = request(0, length=8, arrival=0.0), request(1, length=1, arrival=5.0)
     same = request(2, length=7, arrival=1.0)
-    queue = RankedQueue(ByScore(lambda one: find_level(one, PRICES)))
-    assert first(fill(queue, old, new, same), now=6.0) == [1, 0, 2]
-
-
-def test_of_those_that_came_together_the_shortest_would_end_first() -> None:
-    queue = fill(RankedQueue(FairSojourn(), AGING), predicted(0, 9.0), predicted(1, 2.0), predicted(2, 5.0))
-    assert first(queue) == [1, 2, 0]
+    assert first(queue_by(ByScore(lambda one: find_level(one, PRICES)), old, new, same), now=6.0) == [1, 0, 2]
 
 
 def test_a_late_one_passes_only_what_would_not_have_ended_by_then() -> None:
     """While 9 of work are taken, rows 1 and 2 and that share it and have had 3 each; so a newcomer of 5 ends after the
     one of 6, which has 3 left."""
-    queue = fill(RankedQueue(FairSojourn(), AGING), predicted(0, 9.0), predicted(1, 6.0), predicted(2, 20.0))
+    queue = queue_by(FairSojourn(), predicted(0, 9.0), predicted(1, 6.0), predicted(2, 20.0))
+    assert first(queue) == [1, 0, 2], "of those that came together the shortest would end first"
     serve(queue, 0)
     fill(queue, predicted(3, 5.0))
     assert first(queue) == [1, 3, 2]
@@ -95,25 +85,16 @@ def test_a_late_one_passes_only_what_would_not_have_ended_by_then() -> None:
     assert first(queue) == [4, 1, 3, 2]
 
 
-def queue_of(*requests: Request) -> RankedQueue:
-    return fill(RankedQueue(ResponseRatio(TOKENS.work), AGING), *requests)
-
-
-@pytest.mark.parametrize(("now", "ranked"), [(12.0, [0, 1]), (12.6, [1, 0])])
-def test_the_longest_wait_for_its_work_is_first(now: float, ranked: list[int]) -> None:
+def test_the_longest_wait_for_its_work_is_first() -> None:
     """10 s of work since 0 s against 2 s since 10 s: 1.2 against 1.0 at 12 s, 1.26 against 1.3 at 12.6 s."""
-    queue = queue_of(predicted(0, 10.0, arrival=0.0), predicted(1, 2.0, arrival=10.0))
-    assert first(queue, now=now) == ranked
-
-
-def test_what_costs_nothing_is_ranked_too() -> None:
-    queue = RankedQueue(ResponseRatio(lambda one: 0.0), AGING)
-    assert first(fill(queue, predicted(0, 5.0), predicted(1, 3.0)), now=9.0) == [0, 1]
+    queue = queue_by(ResponseRatio(TOKENS.work), predicted(0, 10.0, arrival=0.0), predicted(1, 2.0, arrival=10.0))
+    assert first(queue, now=12.0) == [0, 1] and first(queue, now=12.6) == [1, 0]
+    free = queue_by(ResponseRatio(lambda one: 0.0), predicted(0, 5.0), predicted(1, 3.0))
+    assert first(free, now=9.0) == [0, 1], "what costs nothing is ranked too"
 
 
 def test_by_the_prompt_alone() -> None:
     """Prompts of 10 and 2 tokens at 0 and 10 s: the second passes at 12.5 s. What is kept of a prompt is not read."""
-    one, other = request(0, length=10, arrival=0.0), request(1, length=4, arrival=10.0)
-    other.cached_prompt = 2
-    queue = fill(RankedQueue(ORDERS["hrrn-prompt"](BatchLimits(100, 1), device_prices), AGING), one, other)
+    one, other = request(0, length=10, arrival=0.0), request(1, length=4, arrival=10.0, cached_prompt=2)
+    queue = queue_by(ORDERS["hrrn-prompt"](BatchLimits(100, 1), device_prices), one, other)
     assert first(queue, now=12.4) == [0, 1] and first(queue, now=12.6) == [1, 0]

@@ -7,6 +7,7 @@ import pytest
 from engine.messages import Cause, FinishReason
 from engine.sampling.params import SamplingParams
 from scheduler.request import Failure, Request, State, TooLate
+from scheduler.submission import Known
 from scheduler.wait_estimate.calibration import FEWEST_SCORES, Score
 from tests.scheduler.fakes import Stage, port, token
 
@@ -29,9 +30,11 @@ class OneSlot(Stage):
         return running
 
 
-def test_a_deadline_that_what_waits_leaves_no_time_for_is_refused_at_once() -> None:
+def test_a_deadline_that_what_runs_and_waits_leaves_no_time_for_is_refused_at_once() -> None:
     stage = OneSlot()
     stage.busy()
+    with pytest.raises(TooLate):
+        stage.ask(1, deadline=stage.clock.time)
     stage.ask(20)
     stage.dispatcher.dispatch()
     # At 30 s: 9 s for the one that runs, 20 s for the one that waits, 5 s of its own.
@@ -47,9 +50,8 @@ def test_a_deadline_is_held_against_the_end_that_is_told() -> None:
     stage.busy()
     for _ in range(FEWEST_SCORES):
         stage.dispatcher.waits._calibration._scores[None].add(Score(1.0))
-    told = stage.dispatcher.admission.estimate_all([((1,) * 4, SamplingParams(100), {"predicted_length": 5.0})])[
-        0
-    ].expected
+    calls = [((1,) * 4, SamplingParams(100), Known(predicted_length=5.0))]
+    told = stage.dispatcher.admission.estimate_all(calls)[0].expected
     assert told is not None and told.median > told.point + 1.0
     with pytest.raises(TooLate):
         stage.ask(5, deadline=told.at + told.median - 0.1)
@@ -59,8 +61,7 @@ def test_a_deadline_is_held_against_the_end_that_is_told() -> None:
 def test_a_server_with_nothing_to_do_tries() -> None:
     """Whatever it knows was measured under load; if it refused by that, it would never learn otherwise."""
     stage = OneSlot()
-    running = stage.busy()
-    stage.dispatcher.cancel(running)
+    stage.dispatcher.cancel(stage.busy())
     stage.dispatcher.dispatch()
     assert stage.ask(5, deadline=stage.clock.time + 1.0).state is State.WAITING
 
@@ -76,13 +77,6 @@ def test_a_deadline_has_one_end_whether_it_passes_before_the_queue_or_in_it(dead
     assert (late.state, late.failure) == (State.FAILED, Failure.DEADLINE)
 
 
-def test_a_deadline_that_a_running_one_leaves_no_time_for_is_refused() -> None:
-    stage = OneSlot()
-    stage.busy()
-    with pytest.raises(TooLate):
-        stage.ask(1, deadline=stage.clock.time)
-
-
 async def test_a_request_whose_deadline_passes_in_the_queue_ends_with_an_error() -> None:
     stage = OneSlot()
     late = [stage.ask(5, deadline=3.0 + place) for place in range(3)]
@@ -90,36 +84,30 @@ async def test_a_request_whose_deadline_passes_in_the_queue_ends_with_an_error()
     async with asyncio.timeout(20):
         updates = [update async for update in late[2].stream]
     assert stage.clock.time == 5.0
-    assert [(one.finish_reason, one.error) for one in updates] == [
-        (FinishReason.ERROR, "the deadline passed while the request waited")
-    ]
-    assert [one.state for one in late] == [State.ASSIGNED, State.FAILED, State.FAILED]
-    assert [one.failure for one in late] == [None, Failure.DEADLINE, Failure.DEADLINE]
+    told = [(one.finish_reason, one.error) for one in updates]
+    assert told == [(FinishReason.ERROR, "the deadline passed while the request waited")]
+    passed = (State.FAILED, Failure.DEADLINE)
+    assert [(one.state, one.failure) for one in late] == [(State.ASSIGNED, None), passed, passed]
     assert (len(stage.dispatcher.waiting), stage.dispatcher.table.requests_waiting) == (0, 1)
     running.cancel()
 
 
-def test_an_answer_that_has_begun_goes_on_past_its_deadline() -> None:
+@pytest.mark.parametrize(("begun", "state"), [(False, State.FAILED), (True, State.ASSIGNED)])
+def test_a_deadline_that_passes_on_an_executor_counts_when_it_hands_back_what_has_not_begun(
+    begun: bool, state: State
+) -> None:
     stage = OneSlot()
     one = stage.ask(5, deadline=3.0)
     stage.dispatcher.dispatch()
-    stage.report(token(one.row_id, 5), now=1.0)
-    stage.clock.time = 10.0
-    stage.dispatcher.dispatch()
-    assert one.state is State.RUNNING and stage.dispatcher.wake_at() is None
-
-
-def test_a_deadline_that_passes_on_an_executor_counts_when_it_hands_the_request_back() -> None:
-    stage = OneSlot()
-    one = stage.ask(5, deadline=3.0)
-    stage.dispatcher.dispatch()
+    if begun:
+        stage.report(token(one.row_id, 5), now=1.0)
     stage.clock.time = 4.0
     stage.dispatcher.dispatch()
-    assert one.state is State.ASSIGNED and stage.dispatcher.wake_at() is None
+    assert one.state is (State.RUNNING if begun else State.ASSIGNED) and stage.dispatcher.wake_at() is None
     stage.hand_back(Cause.PAUSE, one.row_id, dropped=(one.row_id,))
     stage.ports[0].take()
-    assert stage.dispatch() == []
-    assert (one.state, one.failure) == (State.FAILED, Failure.DEADLINE)
+    assert stage.dispatch() == ([[one.row_id]] if begun else [])
+    assert (one.state, one.failure) == (state, None if begun else Failure.DEADLINE)
 
 
 def test_a_deadline_that_no_longer_counts_wakes_nobody() -> None:

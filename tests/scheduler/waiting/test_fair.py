@@ -1,15 +1,17 @@
 """Fair shares by hand, VTC's bound on the difference of service, and shares in the simulator."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import replace
-from itertools import islice
+from heapq import merge
+from itertools import combinations, count, islice
+from operator import attrgetter
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.simulated.machine import Machine
-from loadgen.simulate.simulation import Served, simulate
+from loadgen.simulate.simulation import Served, fit_parts, simulate
 from loadgen.workload.lengths import RequestLengths
 from models.errors import UserError
 from scheduler.assembly import assemble
@@ -23,7 +25,9 @@ from scheduler.waiting.order import Order
 from scheduler.waiting.out_of_turn import OutOfTurn
 from scheduler.waiting.queue import RankedQueue
 from tests.scheduler.fakes import request
-from tests.scheduler.waiting.predicted import AGING, fill, first
+from tests.scheduler.waiting.predicted import AGING, fill, first, queue_by
+
+by_arrival = attrgetter("arrival")
 
 
 def by_the_default() -> Order:
@@ -31,15 +35,14 @@ def by_the_default() -> Order:
 
 
 def sent(
-    row_id: int, client: str, prompt: int = 10, most: int = 100, predicted: float | None = None, priority: int = 0
+    row_id: int, client: str, prompt: int = 10, predicted: float | None = None, most: int = 100, priority: int = 0
 ) -> Request:
-    one = request(row_id, prompt, arrival=float(row_id), max_tokens=most, priority=priority)
-    one.client, one.predicted_length = client, predicted
-    return one
+    known = {"client": client, "predicted_length": predicted, "priority": priority}
+    return request(row_id, prompt, arrival=float(row_id), max_tokens=most, **known)
 
 
 def queue_of(*requests: Request, shares: Shares | None = None) -> RankedQueue:
-    return fill(RankedQueue(Fair(Fcfs, shares or {}, AGING)), *requests)
+    return queue_by(Fair(Fcfs, shares or {}, AGING), *requests)
 
 
 def run(queue: RankedQueue, row_id: int, generated: int) -> Request:
@@ -72,8 +75,7 @@ ADDRESSES = [
 @pytest.mark.parametrize(("names", "ranked"), ADDRESSES)
 def test_names_of_one_address_take_turns_within_its_share_however_many(names: list[str], ranked: list[int]) -> None:
     """With 12 new names for one of another address, that one waited seven seconds and had one answer in nine."""
-    queue = RankedQueue(share_out(Fcfs, {}, AGING))
-    assert first(fill(queue, *(sent(n, name) for n, name in enumerate(names)))) == ranked
+    assert first(queue_by(share_out(Fcfs, {}, AGING), *(sent(n, name) for n, name in enumerate(names)))) == ranked
 
 
 def test_turns_go_by_service_and_weight() -> None:
@@ -162,8 +164,7 @@ def test_another_prediction_costs_a_client_nothing() -> None:
 
 
 def test_clients_that_are_gone_are_forgotten() -> None:
-    order = Fair(Fcfs, {}, AGING)
-    queue = RankedQueue(order)
+    queue = queue_by(order := Fair(Fcfs, {}, AGING))
     for n in range(10_000):
         queue.add(sent(n, f"client {n}"))
         end(queue, run(queue, n, generated=1))
@@ -197,12 +198,11 @@ def test_services_of_clients_that_wait_all_the_while_differ_by_no_more_than_the_
     """One token a row a step; the differences at any two steps are within the bound of scheduler/waiting/fair.py."""
     backlogs, slots = given_backlogs
     shares = {"0": 1.0, "1": 2.0, "2": 0.5}
-    order, numbers = Fair(new_order, shares, AGING), iter(range(10**6))
-    queue = RankedQueue(order)
+    queue, numbers = queue_by(order := Fair(new_order, shares, AGING)), count()
     lengths: dict[Request, int] = {}
     for place, backlog in enumerate(backlogs):
         for prompt, answer, predicted in backlog:
-            one = sent(next(numbers), str(place), prompt, 20, predicted)
+            one = sent(next(numbers), str(place), prompt, predicted, 20)
             lengths[one] = answer
             queue.add(one)
     running: list[Request] = []
@@ -218,17 +218,13 @@ def test_services_of_clients_that_wait_all_the_while_differ_by_no_more_than_the_
             if one.generated >= lengths[one]:
                 end(queue, one)
         running = [one for one in running if not one.state.is_final]
-        history.append([_service_of(client, lengths) / shares[client] for client in shares])
+        had = [(one.client, service_had(one)) for one in lengths]
+        history.append([sum(each for name, each in had if name == client) / shares[client] for client in shares])
     heavy = OUTPUT_WEIGHT * slots * 20 / min(shares.values())
     bound = 2 * (PROMPT_WEIGHT * 30 / min(shares.values()) + heavy) + 4 * heavy
-    for left in range(3):
-        for right in range(left):
-            apart = [services[left] - services[right] for services in history]
-            assert not apart or max(apart) - min(apart) <= bound
-
-
-def _service_of(client: str, requests: Iterable[Request]) -> float:
-    return sum(service_had(one) for one in requests if one.client == client)
+    for left, right in combinations(range(3), 2):
+        apart = [services[left] - services[right] for services in history]
+        assert not apart or max(apart) - min(apart) <= bound
 
 
 COST = Bilinear(p1=2e-5, p2=1e-3, p3=1e-5, p4=2e-3, d1=1e-7, d2=2e-4, d3=1e-6, d4=0.03)
@@ -240,9 +236,10 @@ def served(
     strategy: str, trace: list[RequestLengths], shares: Shares | None, length: float | None = None
 ) -> list[Served]:
     """The trace served; lengths are predicted as `length` of the true ones."""
-    limits = BatchLimits(group_tokens=512, prefill_ahead=2, shares=shares).within(32_768, 2048, 16)
+    limits = BatchLimits(group_tokens=512, prefill_ahead=2, shares=shares)
     predict = None if length is None else lambda sampling: length * float(sampling.replay_tokens or 1)
-    return list(simulate(assemble(STRATEGIES[strategy], limits, COST), MACHINE, trace, 2000, predict=predict).requests)
+    parts = fit_parts(STRATEGIES[strategy], limits, MACHINE, COST)
+    return list(simulate(parts, MACHINE, trace, 2000, predict=predict).requests)
 
 
 def shares_by_minute(trace: list[RequestLengths], done: list[Served], client: str, seconds: int) -> list[float]:
@@ -258,10 +255,6 @@ def shares_by_minute(trace: list[RequestLengths], done: list[Served], client: st
         all_of_it = [(each.client, had(one, start, start + 60.0)) for each, one in zip(trace, done, strict=True)]
         parts.append(sum(part for name, part in all_of_it if name == client) / sum(part for _, part in all_of_it))
     return parts
-
-
-def merged(*traces: list[RequestLengths]) -> list[RequestLengths]:
-    return sorted((one for trace in traces for one in trace), key=lambda one: one.arrival)
 
 
 def steady(client: str, rate: float, prompt: int, answer: int, seconds: float) -> list[RequestLengths]:
@@ -283,14 +276,14 @@ SATURATING = [
 def test_saturating_clients_have_their_shares_in_every_minute(
     strategy: str, length: float | None, greedy: tuple[float, int, int], weight: float
 ) -> None:
-    trace = merged(steady("modest", 5.0, 40, 60, 95), steady("greedy", *greedy, 95))
+    trace = [*merge(steady("modest", 5.0, 40, 60, 95), steady("greedy", *greedy, 95), key=by_arrival)]
     done = served(strategy, trace, {"modest": weight}, length)
     expected = weight / (weight + 1.0)
     assert all(abs(part / expected - 1.0) <= 0.05 for part in shares_by_minute(trace, done, "modest", 95))
 
 
 def test_without_shares_the_greedy_client_takes_nearly_all() -> None:
-    trace = merged(steady("modest", 1.5, 40, 60, 90), steady("greedy", 15.0, 40, 60, 90))
+    trace = [*merge(steady("modest", 1.5, 40, 60, 90), steady("greedy", 15.0, 40, 60, 90), key=by_arrival)]
     assert max(shares_by_minute(trace, served("fcfs-continuous", trace, None), "modest", 90)) < 0.15
 
 
@@ -303,13 +296,13 @@ def test_one_client_alone_is_served_as_without_shares() -> None:
 
 def test_a_newcomer_waits_for_a_slot_and_not_for_the_backlog() -> None:
     """Its counter is the least, so it takes the next slot but for those that the greedy client was given before."""
-    trace = merged(steady("greedy", 25.0, 40, 60, 24), [RequestLengths(20.001, 40, 60, "new")])
-    waits = []
-    offered: tuple[Shares | None, ...] = ({}, None)
-    for shares in offered:
-        done = dict(zip((one.client for one in trace), served("lengthwise", trace, shares, 1.0), strict=True))
-        waits.append(done["new"].started - done["new"].arrival)
-    assert waits[0] < 2.5 < 20.0 < waits[1]  # an answer of 60 tokens takes 2.1 s
+    new = RequestLengths(20.001, 40, 60, "new")
+    trace = [*merge(steady("greedy", 25.0, 40, 60, 24), [new], key=by_arrival)]
+    fair, plain = (
+        served("lengthwise", trace, offered, 1.0)[trace.index(new)] for offered in (dict[str, float](), None)
+    )
+    # an answer of 60 tokens takes 2.1 s
+    assert fair.started - fair.arrival < 2.5 < 20.0 < plain.started - plain.arrival
 
 
 @pytest.mark.parametrize("strategy", ["magnus", "scls", "srpt"])

@@ -1,13 +1,14 @@
 """Who comes first, by hand; and the bound on how long the shortest job first lets a long one wait."""
 
 import random
+from typing import Any
 
 import pytest
 
 from engine.simulated.machine import Machine
-from loadgen.simulate.simulation import Served, simulate
+from loadgen.simulate.simulation import Served, fit_parts, simulate
 from loadgen.workload.lengths import RequestLengths
-from scheduler.assembly import ORDERS, assemble
+from scheduler.assembly import ORDERS
 from scheduler.batching.batcher import BatchLimits
 from scheduler.length.oracle import true_length
 from scheduler.options import Scheduling
@@ -19,31 +20,19 @@ from scheduler.waiting.order import Order
 from scheduler.waiting.prices import device_prices
 from scheduler.waiting.queue import RankedQueue
 from tests.scheduler.fakes import request as bare
+from tests.scheduler.waiting.predicted import fill, first
 
 AGING = Aging(factor=10.0, seconds_per_token=0.5)
 """A request of G predicted tokens starves after 5 x G seconds."""
 
 
-def request(
-    row_id: int,
-    predicted: float | None,
-    *,
-    arrival: float = 0.0,
-    generated: int = 0,
-    priority: int = 0,
-    deadline: float | None = None,
-) -> Request:
+def request(row_id: int, predicted: float | None, **others: Any) -> Request:
     """A request for 8 tokens at most."""
-    one = bare(row_id, arrival=arrival, priority=priority)
-    one.predicted_length, one.generated, one.deadline = predicted, generated, deadline
-    return one
+    return bare(row_id, predicted_length=predicted, **others)
 
 
 def ranked(order: Order, now: float, *requests: Request) -> list[int]:
-    queue = RankedQueue(order, AGING)
-    for one in requests:
-        queue.add(one)
-    return [one.row_id for one in queue.ranked(now)]
+    return first(fill(RankedQueue(order, AGING), *requests), now=now)
 
 
 def order_of(name: str) -> Order:
@@ -56,17 +45,12 @@ def test_the_shortest_is_first_by_what_is_left_of_its_prediction() -> None:
     assert ranked(Sjf(), 0.0, five_left, two_left, three_left) == [1, 2, 0]
 
 
-@pytest.mark.parametrize(("now", "first"), [(40.0, [1, 2, 0]), (40.1, [0, 1, 2])])
-def test_all_go_by_arrival_once_the_oldest_has_waited_a_factor_of_its_time(now: float, first: list[int]) -> None:
+def test_all_go_by_arrival_once_the_oldest_has_waited_a_factor_of_its_time_or_a_hundred_seconds() -> None:
     """8 tokens are 4 seconds, ten times that is 40; the others came late."""
     requests = request(0, 8.0), request(1, 1.0, arrival=39.0), request(2, 2.0, arrival=39.5)
-    assert ranked(AgedSjf(AGING), now, *requests) == first
-
-
-def test_after_a_hundred_seconds_they_go_by_arrival_whatever_is_predicted() -> None:
-    requests = bare(0, max_tokens=1000), request(1, 1.0, arrival=99.0)
-    assert ranked(AgedSjf(AGING), 100.0, *requests) == [1, 0]
-    assert ranked(AgedSjf(AGING), 100.1, *requests) == [0, 1]
+    assert [ranked(AgedSjf(AGING), now, *requests) for now in (40.0, 40.1)] == [[1, 2, 0], [0, 1, 2]]
+    unknown = bare(0, max_tokens=1000), request(1, 1.0, arrival=99.0)
+    assert [ranked(AgedSjf(AGING), now, *unknown) for now in (100.0, 100.1)] == [[1, 0], [0, 1]]
 
 
 def test_only_the_oldest_of_a_priority_is_moved_forward_and_none_by_a_factor_of_nothing() -> None:
@@ -78,11 +62,10 @@ def test_only_the_oldest_of_a_priority_is_moved_forward_and_none_by_a_factor_of_
 
 
 @pytest.mark.parametrize("name", ORDERS)
-@pytest.mark.parametrize(("now", "first"), [(1.9, [1, 0]), (2.0, [0, 1])])
-def test_a_request_is_moved_forward_when_it_would_miss_its_deadline(name: str, now: float, first: list[int]) -> None:
+def test_a_request_is_moved_forward_when_it_would_miss_its_deadline(name: str) -> None:
     """8 tokens are 4 seconds, and the answer is wanted at 10: with twice that left it is due."""
-    late, early = request(0, 8.0, arrival=1.5, deadline=10.0), request(1, 1.0, arrival=1.0)
-    assert ranked(order_of(name), now, late, early) == first
+    requests = request(0, 8.0, arrival=1.5, deadline=10.0), request(1, 1.0, arrival=1.0)
+    assert [ranked(order_of(name), now, *requests) for now in (1.9, 2.0)] == [[1, 0], [0, 1]]
 
 
 @pytest.mark.parametrize("name", ORDERS)
@@ -124,8 +107,8 @@ def long_one_among_short_ones(strategy: str, factor: float, seed: int | None) ->
         trace.append(RequestLengths(time, 4, SHORT))
     options = Scheduling(slice_length=16, aging_factor=factor)
     limits = BatchLimits(group_tokens=512, prefill_ahead=0, options=options, seconds_per_token=TOKEN)
-    parts = assemble(STRATEGIES[strategy], limits.within(1000, 500, 1), COST)
     machine = Machine(COST, capacity_tokens=1000, max_num_seqs=1, context_length=500)
+    parts = fit_parts(STRATEGIES[strategy], limits, machine, COST)
     done = simulate(parts, machine, trace, LONG, predict=true_length).requests
     [long_one] = [one for one in done if one.output_length == LONG]
     return long_one, [one for one in done if one is not long_one]

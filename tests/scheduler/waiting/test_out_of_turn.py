@@ -13,11 +13,11 @@ from scheduler.wait_estimate.completion import Expected
 from scheduler.waiting.out_of_turn import OutOfTurn
 from scheduler.waiting.queue import RankedQueue
 from scheduler.waiting.sorted_requests import QueueAhead
-from tests.scheduler.waiting.predicted import AGING, fill, first, predicted, program, rows, serve
+from tests.scheduler.waiting.predicted import fill, first, predicted, program, queue_by, serve
 
 
-def queue_of(*requests: Request, share: float = 0.5, slots: float = 4.0) -> RankedQueue:
-    return fill(RankedQueue(OutOfTurn(share, slots), AGING), *requests)
+def queue_of(*requests: Request, share: float = 0.5, slots: float = 4.0, keeps: bool = True) -> RankedQueue:
+    return queue_by(OutOfTurn(share, slots, keeps=keeps), *requests)
 
 
 def earn(queue: RankedQueue, work: float) -> None:
@@ -30,27 +30,22 @@ def earn(queue: RankedQueue, work: float) -> None:
     next(iter(queue.ranked(0.0)), None)
 
 
-def test_it_is_by_arrival_until_work_in_turn_has_paid_for_a_cheap_one() -> None:
-    queue = queue_of(predicted(0, 20.0), predicted(1, 20.0), predicted(2, 8.0))
-    assert first(queue) == [0, 2, 1], "20 in turn pay for 20 out of turn"
+RANKED = [
+    ([20.0, 20.0, 8.0], 0.0, [0, 2, 1]),  # by arrival, until 20 in turn pay for 20 out of turn
+    ([100.0, 6.0, 5.0, 4.0, 90.0], 10.0, [3, 2, 0, 1, 4]),  # the cheapest while the credit pays
+    ([10.0, 6.0, 13.0, 5.5], 40.0, [0, 1, 3, 2]),  # one passes only what costs twice as much
+    ([10.0 + row_id % 3 for row_id in range(20)], 100.0, list(range(20))),
+]
 
 
-def test_the_cheapest_goes_first_while_the_credit_pays() -> None:
-    queue = queue_of(*(predicted(row_id, length) for row_id, length in enumerate((100.0, 6.0, 5.0, 4.0, 90.0))))
-    earn(queue, 10.0)
-    assert first(queue) == [3, 2, 0, 1, 4]
-
-
-def test_one_passes_only_what_costs_twice_as_much() -> None:
-    queue = queue_of(predicted(0, 10.0), predicted(1, 6.0), predicted(2, 13.0), predicted(3, 5.5))
-    earn(queue, 40.0)
-    assert first(queue) == [0, 1, 3, 2]
-
-
-def test_alike_requests_keep_the_order_of_arrival() -> None:
-    queue = queue_of(*(predicted(row_id, 10.0 + row_id % 3) for row_id in range(20)))
-    earn(queue, 100.0)
-    assert first(queue, 20) == list(range(20))
+@pytest.mark.parametrize(("lengths", "earned", "ranked"), RANKED)
+def test_the_cheapest_pass_what_is_dear_while_work_in_turn_has_paid_for_it(
+    lengths: list[float], earned: float, ranked: list[int]
+) -> None:
+    queue = queue_of(*(predicted(row_id, length) for row_id, length in enumerate(lengths)))
+    if earned:
+        earn(queue, earned)
+    assert first(queue, 20) == ranked
 
 
 def test_without_a_share_it_is_first_come_first_served() -> None:
@@ -86,7 +81,7 @@ def test_a_request_is_where_its_new_prediction_puts_it() -> None:
     assert first(queue) == [1, 0]
     serve(queue, 1)
     queue.revise(changing)
-    assert rows(queue) == [0]
+    assert first(queue) == [0]
 
 
 def test_requests_leave_at_any_time() -> None:
@@ -138,7 +133,7 @@ def test_no_request_waits_longer_than_the_bound(seed: int, share: float, slots: 
     rng = random.Random(seed)
     programs = [None] if misled else [None, *(program(rest=rng.uniform(0, 90), service=1e6) for _ in range(5))]
     order = OutOfTurn(share, slots)
-    device = Device(RankedQueue(order, AGING), rng)
+    device = Device(queue_by(order), rng)
     spread, due, clock = rng.uniform(0.2, 2.0), 0.0, 0.0
     load = rng.uniform(0.8, 2.0)
     came: dict[Request, tuple[float, float]] = {}
@@ -233,7 +228,6 @@ def test_a_promise_that_needs_it_goes_first_at_any_size_on_credit_that_others_le
 
 def test_without_a_share_or_where_it_is_not_wanted_no_promise_is_kept() -> None:
     assert not OutOfTurn(0.0, 4.0).keeps and OutOfTurn(0.3, 4.0).keeps
-    unkept = RankedQueue(OutOfTurn(0.5, 4.0, keeps=False), AGING)
-    queue = fill(unkept, predicted(0, 100.0), promised(predicted(1, 30.0), 0.0), predicted(2, 5.0))
+    queue = queue_of(predicted(0, 100.0), promised(predicted(1, 30.0), 0.0), predicted(2, 5.0), keeps=False)
     earn(queue, 50.0)
     assert first(queue) == [2, 1, 0]

@@ -8,17 +8,7 @@ from scheduler.waiting.by_length import Aging, ByRank, Fcfs
 from scheduler.waiting.order import Order
 from scheduler.waiting.queue import RankedQueue
 from tests.scheduler.fakes import request
-
-
-def queue_of(*requests: Request) -> RankedQueue:
-    queue = RankedQueue(Fcfs())
-    for one in requests:
-        queue.add(one)
-    return queue
-
-
-def rows(queue: RankedQueue, now: float = 9.0) -> list[int]:
-    return [one.row_id for one in queue.ranked(now)]
+from tests.scheduler.waiting.predicted import first, queue_by
 
 
 def test_an_order_may_change_its_mind_with_time() -> None:
@@ -29,11 +19,8 @@ def test_an_order_may_change_its_mind_with_time() -> None:
         def changes_at(self, one: Request) -> tuple[float, ...]:
             return (10.0,)
 
-    queue = RankedQueue(Reversing())
-    for row_id in (1, 0, 2):
-        queue.add(request(row_id))
-    assert rows(queue, now=0.0) == [0, 1, 2]
-    assert rows(queue, now=10.0) == [2, 1, 0]
+    queue = queue_by(Reversing(), *(request(row_id) for row_id in (1, 0, 2)))
+    assert first(queue, now=0.0) == [0, 1, 2] and first(queue, now=10.0) == [2, 1, 0]
 
 
 def test_who_comes_moves_those_whose_key_has_changed_so_that_a_late_decision_need_not() -> None:
@@ -48,9 +35,7 @@ def test_who_comes_moves_those_whose_key_has_changed_so_that_a_late_decision_nee
         def changes_at(self, one: Request) -> tuple[float, ...]:
             return (one.times.arrival + 5.0,)
 
-    queue = RankedQueue(Changing())
-    for place in range(1000):
-        queue.add(request(place, arrival=place))
+    queue = queue_by(Changing(), *(request(place, arrival=place) for place in range(1000)))
     keys.clear()
     queue.ranked(1000.0)
     assert len(keys) <= 6
@@ -59,7 +44,7 @@ def test_who_comes_moves_those_whose_key_has_changed_so_that_a_late_decision_nee
 @given(keys=st.lists(st.tuples(st.integers(-2, 2), st.integers(0, 5)), max_size=30), data=st.data())
 def test_ranking_sorts_what_is_left(keys: list[tuple[int, int]], data: st.DataObject) -> None:
     requests = [request(row_id, priority=rank, arrival=time) for row_id, (rank, time) in enumerate(keys)]
-    queue = queue_of(*requests)
+    queue = queue_by(Fcfs(), *requests)
     left = [one for one in requests if not data.draw(st.booleans()) or not queue.discard(one)]
     assert not any(one in queue or queue.discard(one) for one in requests if one not in left)
     assert list(queue.ranked(0.0)) == sorted(left, key=lambda one: (one.priority, one.times.arrival, one.row_id))
@@ -75,10 +60,9 @@ def test_a_queue_that_ages_is_always_sorted_as_of_now(data: st.DataObject) -> No
     key, queue, now, gone = RankedQueue(order, aging).key, RankedQueue(order, aging), 0.0, list[Request]()
     for row_id in range(data.draw(st.integers(1, 25))):
         now += data.draw(st.integers(0, 3))
-        one = request(row_id, arrival=now, priority=data.draw(st.integers(0, 1)))
-        one.predicted_length = data.draw(st.integers(1, 8))
-        one.deadline = data.draw(st.one_of(st.none(), st.floats(0, 30)))
-        queue.add(one)
+        known = st.fixed_dictionaries({"priority": st.integers(0, 1), "predicted_length": st.integers(1, 8)})
+        deadline = data.draw(st.one_of(st.none(), st.floats(0, 30)))
+        queue.add(request(row_id, arrival=now, deadline=deadline, **data.draw(known)))
         if data.draw(st.booleans()):
             gone.append(list(queue.ranked(now))[data.draw(st.integers(0, len(queue) - 1))])
             assert queue.discard(gone[-1])

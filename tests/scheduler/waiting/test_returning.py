@@ -29,9 +29,9 @@ class Stage(fakes.Stage):
     def serve(self, request: Request, executor: int = 0) -> None:
         """A request is answered, ANSWER seconds after it began; meanwhile the other slot is taken anew."""
         self.report(token(request.row_id, 5), executor=executor)
-        self.clock.time += ANSWER
-        for other in [one for one in self.dispatcher.table.held if one.executor == executor and one is not request]:
-            self.report(token(other.row_id, 5, end=STOP), executor=executor)
+        others = [one for one in self.dispatcher.table.held if one.executor == executor and one is not request]
+        ends = (token(one.row_id, 5, end=STOP) for one in others)
+        self.report(*ends, executor=executor, now=self.clock.time + ANSWER)
         self.dispatch(executor)
         self.report(token(request.row_id, 5, end=STOP), executor=executor)
 
@@ -102,12 +102,12 @@ def test_none_is_kept_while_another_call_of_the_client_is_here() -> None:
 def test_the_other_executors_keep_none() -> None:
     stage = Stage(port(0, rows=2), port(1, rows=2)).with_light()
     stage.sent()
-    executor = stage.serve_light(after=0.0)
+    light = stage.serve_light(after=0.0)
     assert stage.sent() == 0
     held = [one for one in stage.dispatcher.table.held if one.executor == 1]
-    assert len(held) == 2 and executor.times.end is not None
+    assert len(held) == 2 and light.times.end is not None
     stage.serve(held[0], executor=1)
-    stage.clock.time = executor.times.end
+    stage.clock.time = light.times.end
     assert stage.sent(executor=1) == 1
 
 
