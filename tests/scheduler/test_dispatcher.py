@@ -69,19 +69,20 @@ def test_plans_go_to_the_emptiest_executor() -> None:
 # Cancellation
 
 
+ENDS = {State.RUNNING: None, State.FINISHED: STOP, State.FAILED: FinishReason.ERROR}
+
+
 @pytest.mark.parametrize("state", State)
 def test_cancelling_tells_the_executor_exactly_when_it_holds_the_row(state: State) -> None:
     stage = Stage()
     one, mate = stage.submit(), stage.submit()
     if state is not State.WAITING:
         stage.dispatch()
-    if state is State.RUNNING:
-        stage.report(token(one.row_id, 5))
-    elif state is State.CANCELLED:
+    if state is State.CANCELLED:
         stage.dispatcher.cancel(one)
         stage.ports[0].take()
-    elif state is not State.WAITING and state is not State.ASSIGNED:
-        stage.report(token(one.row_id, end=STOP if state is State.FINISHED else FinishReason.ERROR))
+    elif state in ENDS:
+        stage.report(token(one.row_id, 5, end=ENDS[state]))
     assert one.state is state
     stage.dispatcher.cancel(one)
     assert cancelled(stage.ports[0].take()) == ([one.row_id] if state in (State.ASSIGNED, State.RUNNING) else [])

@@ -45,9 +45,7 @@ def test_a_row_of_a_file_orders_by_an_order_of_its_own(file: Path) -> None:
     assert STRATEGIES[f"{file}:LATEST"] == STRATEGIES[f"{file}:LATEST"], "its file is run once"
 
 
-def test_a_row_of_a_package_is_found_and_an_installed_one_listed_too(
-    file: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_row_of_a_package_is_found_and_an_installed_one_listed(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     metadata = file.parent / "mine-1.0.dist-info"
     metadata.mkdir()
     (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: mine\nVersion: 1.0\n")

@@ -1,4 +1,5 @@
-"""The table of strategies names parts that exist."""
+"""The table of strategies names parts that exist; in each of them, as predictions change while requests wait, nobody is
+lost, doubled, or brought back."""
 
 from collections.abc import Mapping
 from dataclasses import fields, replace
@@ -13,9 +14,11 @@ from scheduler.assembly import BATCHERS, ORDERS, SERVING_TIMES, assemble, find_s
 from scheduler.batching.batcher import BatchLimits
 from scheduler.batching.memory import MEMORIES
 from scheduler.batching.preemption import PREEMPTIONS
+from scheduler.options import Scheduling
 from scheduler.placement import PLACEMENTS
 from scheduler.serving_time.bilinear import Bilinear
 from scheduler.strategy import STRATEGIES, Length, Strategy
+from tests.scheduler.fakes import filled, request, rows_of, worker
 
 LIMITS = BatchLimits(group_tokens=100, prefill_ahead=2)
 PROFILE = Bilinear(*(0.001 for _ in range(8)))
@@ -70,9 +73,7 @@ UNREAD = [
 
 
 @pytest.mark.parametrize(("name", "column", "choice", "reason"), UNREAD)
-def test_a_choice_that_is_none_or_that_no_part_would_read_is_refused(
-    name: str, column: str, choice: object, reason: str
-) -> None:
+def test_a_choice_that_no_part_would_read_is_refused(name: str, column: str, choice: object, reason: str) -> None:
     changes: dict[str, Any] = {column: choice}
     with pytest.raises(StrategyError, match=f"strategy {name}: {column}=.*{reason}"):
         assemble(replace(STRATEGIES[name], **changes), LIMITS, PROFILE)
@@ -89,3 +90,20 @@ def test_published_systems_take_predictions_as_they_are_and_all_others_calibrate
         *("glp", "abp", "magnus", "ltr"),
         *(f"{name}-{mode}" for name in ("ssjf", "sjf-oracle") for mode in ("none", "dynamic", "continuous")),
     }
+
+
+BOUNDED = BatchLimits(200, 0, options=Scheduling(max_batch_size=3)).within(2000, 500, 4)
+
+
+@pytest.mark.parametrize("strategy", sorted(STRATEGIES))
+def test_each_request_is_handed_out_once_whatever_becomes_known_of_it(strategy: str) -> None:
+    requests = [request(row_id, 4 + row_id, arrival=float(row_id), predicted_length=10.0) for row_id in range(9)]
+    batcher, taken = filled(assemble(STRATEGIES[strategy], BOUNDED, PROFILE).batcher, requests[:6]), list[int]()
+    for now, more in ((10.0, requests[6:]), *((11.0 + turn, []) for turn in range(9))):
+        taken += rows_of(batcher.take(worker(capacity=2000), now))
+        waiting = set(filled(batcher, more).waiting)
+        for place, one in enumerate(requests):
+            one.predicted_length = 1.0 + 97 * place % 13
+            batcher.revise(one, now)
+        assert set(batcher.waiting) == waiting
+    assert sorted(taken) == list(range(9))

@@ -36,16 +36,6 @@ async def test_a_reader_that_keeps_up_sees_each_update_as_it_comes() -> None:
     assert await reading == updates
 
 
-async def test_a_slow_reader_finds_its_backlog_in_one_update() -> None:
-    stream = TokenStream()
-    for step in range(1000):
-        stream.put(token(0, step, text=chr(97 + step % 26)))
-    stream.put(token(0, 1000, end=FinishReason.LENGTH))
-    assert await read(stream) == [
-        token(0, *range(1001), text="".join(chr(97 + step % 26) for step in range(1000)), end=FinishReason.LENGTH)
-    ]
-
-
 @given(rounds=st.lists(st.lists(st.tuples(st.integers(0, 2 * AT_ONCE), st.text(max_size=3))), max_size=6))
 def test_whatever_the_pace_each_readers_pieces_join_to_its_whole(rounds: list[list[tuple[int, str]]]) -> None:
     """Three dozen streams whose readers are woken in turns; between two rounds the loop runs once, so some lag."""

@@ -94,7 +94,7 @@ def test_rows_that_come_back_are_arranged_with_the_new_ones_by_what_they_have_be
 
 
 @pytest.mark.parametrize(("gone", "left"), [([3, 2], [[4]]), ([2, 3, 4], [])])
-def test_a_request_that_is_discarded_between_arranging_and_handing_out_is_left_out(
+def test_what_is_discarded_between_arranging_and_handing_out_is_left_out(
     gone: list[int], left: list[list[int]]
 ) -> None:
     made = requests(100, 100, 4, 4, 4)

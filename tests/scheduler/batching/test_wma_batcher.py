@@ -208,9 +208,7 @@ def test_a_batch_that_overflowed_comes_back_as_two_halves_that_nobody_joins() ->
 
 
 @pytest.mark.parametrize(("cause", "batches"), [(Cause.OVERFLOW, [[0], [1]]), (Cause.PAUSE, [[0, 1]])])
-def test_one_row_that_overflowed_waits_alone_and_others_are_arranged_again(
-    cause: Cause, batches: list[list[int]]
-) -> None:
+def test_one_row_that_overflowed_waits_alone_others_are_arranged_again(cause: Cause, batches: list[list[int]]) -> None:
     batcher = batcher_of()
     batcher.hand_back([asked(0)], cause, 1.0)
     assert arranged(filled(batcher, [asked(1)])) == batches

@@ -3,10 +3,11 @@
 import sqlite3
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from scheduler.journal.file import STATEMENTS, VERSION, connect, prepare, prune, read
+from scheduler.journal.file import STATEMENTS, VERSION, prepare, prune, read
 from tests.scheduler.entries import request_entry, written
 
 VERSION_1 = """
@@ -40,14 +41,17 @@ def old(tmp_path: Path) -> Path:
     return path
 
 
-def version(path: Path) -> int:
+def look(path: Path, query: str) -> list[tuple[Any, ...]]:
     with closing(sqlite3.connect(path)) as connection:
-        return int(connection.execute("PRAGMA user_version").fetchone()[0])
+        return connection.execute(query).fetchall()
+
+
+def version(path: Path) -> int:
+    return int(look(path, "PRAGMA user_version")[0][0])
 
 
 def tables(path: Path) -> set[str]:
-    with closing(sqlite3.connect(path)) as connection:
-        return {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+    return {name for (name,) in look(path, "SELECT name FROM sqlite_master WHERE type = 'table'")}
 
 
 def test_an_older_journal_is_read_as_it_is(old: Path) -> None:
@@ -66,16 +70,11 @@ def test_an_older_journal_is_taken_over_with_its_requests_and_without_its_batche
 
 
 def test_a_taken_over_journal_has_the_columns_of_a_new_one(old: Path, tmp_path: Path) -> None:
-    found = []
-    for path in (old, tmp_path / "new.sqlite3"):
-        with closing(connect(path)) as connection:
-            found.append({row[1:3] for row in connection.execute("PRAGMA table_info(requests)")})
-    assert found[0] == found[1]
-
-
-def test_pruning_takes_an_older_journal_over_too(old: Path) -> None:
-    assert prune(old, before=50.0) == 0
+    written(new := tmp_path / "new.sqlite3", OLD)
+    assert prune(old, before=50.0) == 0, "pruning takes it over too"
     assert version(old) == VERSION and list(read(old)) == [OLD]
+    found, made = ({row[1:3] for row in look(path, "PRAGMA table_info(requests)")} for path in (old, new))
+    assert found == made
 
 
 def test_tables_without_a_version_are_completed(old: Path) -> None:

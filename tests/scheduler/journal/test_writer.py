@@ -9,7 +9,8 @@ import subprocess
 import sys
 import threading
 import time
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,9 @@ ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
+def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Of a journal that waits for locks a hundredth of a second at a time."""
+    monkeypatch.setattr("scheduler.journal.file.BUSY", 0.01)
     return tmp_path / "journal" / "journal.sqlite3"
 
 
@@ -59,26 +62,19 @@ def test_a_full_queue_drops_and_counts(path: Path) -> None:
     assert times(path) == [0.0, 1.0]
 
 
-def test_a_damaged_file_is_set_aside_and_a_new_one_begins(path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    path.parent.mkdir()
-    path.write_bytes(b"no database at all" * 100)
-    journal = written(path, request_entry())
-    assert list(read(path)) == [request_entry()]
-    (aside,) = path.parent.glob("*.damaged-*")
-    assert aside.read_bytes().startswith(b"no database")
-    assert "was damaged" in caplog.text and str(aside) in caplog.text
-    assert (journal.written, journal.lost) == (1, 0)
-
-
-def test_a_file_that_is_damaged_while_it_is_open_is_set_aside_too(path: Path) -> None:
+@pytest.mark.parametrize("opens", [False, True])
+def test_a_damaged_file_is_set_aside_for_a_new_one(path: Path, opens: bool, caplog: pytest.LogCaptureFixture) -> None:
     with closing(connect(path)) as connection:
         connection.executescript("PRAGMA wal_checkpoint(TRUNCATE)")
     whole = path.read_bytes()
-    path.write_bytes(whole[:4096] + b"\xff" * (len(whole) - 4096))  # its header is fine, so that it opens
+    damaged = (whole[:4096] if opens else b"no database") + b"\xff" * (len(whole) - 4096)  # with its header it opens
+    path.write_bytes(damaged)
     journal = written(path, request_entry())
     assert list(read(path)) == [request_entry()]
-    assert len(list(path.parent.glob("*.damaged-*"))) == 1
-    assert journal.lost == 0
+    (aside,) = path.parent.glob("*.damaged-*")
+    assert opens or aside.read_bytes() == damaged
+    assert "was damaged" in caplog.text and str(aside) in caplog.text
+    assert (journal.written, journal.lost) == (1, 0)
 
 
 def test_a_newer_version_s_journal_is_left_for_one_beside_it(path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -108,23 +104,34 @@ def test_a_newer_version_that_takes_the_journal_over_beside_us_costs_nothing(pat
     assert list(path.parent.glob("*.damaged-*")) == []
 
 
+@contextmanager
+def held(path: Path) -> Iterator[None]:
+    """By another process."""
+    with closing(connect(path)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        yield
+
+
+def noted(monkeypatch: pytest.MonkeyPatch, name: str, function: Callable[..., None]) -> threading.Event:
+    """Set once the function of that name has been called."""
+    called = threading.Event()
+
+    def note(*given: Any) -> None:
+        function(*given)
+        called.set()
+
+    monkeypatch.setattr(name, note)
+    return called
+
+
 def test_entries_wait_while_another_process_holds_the_journal(
     path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A lock of more than 5 seconds cost all that ended meanwhile."""
-    monkeypatch.setattr("scheduler.journal.file.BUSY", 0.01)
     monkeypatch.setattr("scheduler.journal.writer.RETRY", 0.01)
-    refused = threading.Event()
-    complain = Journal._complain
-
-    def note(*given: Any) -> None:
-        complain(*given)
-        refused.set()
-
-    monkeypatch.setattr(Journal, "_complain", note)
+    refused = noted(monkeypatch, "scheduler.journal.writer.Journal._complain", Journal._complain)
     journal = Journal(path)
-    with closing(connect(path)) as other:
-        other.execute("BEGIN IMMEDIATE")
+    with held(path):
         journal.start()
         for at in range(198):
             journal.put(request_entry(float(at)))
@@ -134,27 +141,21 @@ def test_entries_wait_while_another_process_holds_the_journal(
     assert len(caplog.records) == 1 and "database is locked" in caplog.text
 
 
-def test_each_entry_tells_when_it_is_on_the_disk_or_lost(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("scheduler.journal.file.BUSY", 0.01)
+def test_each_entry_tells_when_it_is_on_the_disk_or_lost(path: Path) -> None:
     journal = Journal(path, limit=1)
     stored, lost = journal.put(request_entry(1.0)), journal.put(request_entry(2.0))
     assert not stored.done() and lost.result(0) is False
     journal.start()
     assert stored.result(20) is True
     assert times(path) == [1.0]
-    with closing(connect(path)) as other:
-        other.execute("BEGIN IMMEDIATE")
+    with held(path):
         late = journal.put(request_entry(3.0))
         journal.close()
         assert late.result(0) is False
 
 
-def test_what_cannot_be_written_before_the_end_is_counted_and_told(
-    path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr("scheduler.journal.file.BUSY", 0.01)
-    with closing(connect(path)) as other:
-        other.execute("BEGIN IMMEDIATE")
+def test_what_cannot_be_written_before_the_end_is_counted(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with held(path):
         journal = written(path, *(request_entry(float(at)) for at in range(5)))
     assert (journal.written, journal.lost) == (0, 5)
     assert "cannot be written" in caplog.text
@@ -164,13 +165,7 @@ def test_what_is_too_old_is_deleted_though_nothing_ends(path: Path, monkeypatch:
     now = time.time()
     written(path, *(request_entry(now - age) for age in (900.0, 700.0, 5.0)))
     monkeypatch.setattr("scheduler.journal.writer.INTERVAL", 0.01)
-    trimmed = threading.Event()
-
-    def note(*given: Any) -> None:
-        trim(*given)
-        trimmed.set()
-
-    monkeypatch.setattr("scheduler.journal.writer.trim", note)
+    trimmed = noted(monkeypatch, "scheduler.journal.writer.trim", trim)
     journal = Journal(path, bounds=JournalBounds(age=600.0))
     journal.start()
     assert trimmed.wait(20)
@@ -280,19 +275,8 @@ def test_what_is_no_journal_is_told(tmp_path: Path, name: str) -> None:
 
 
 def test_what_can_be_learned_from_are_answers_that_were_predicted_and_not_broken_off(path: Path) -> None:
-    written(
-        path,
-        request_entry(generated=20),
-        request_entry(generated=64, outcome="length"),
-        request_entry(generated=300, outcome="repetition"),
-        request_entry(outcome="cancelled"),
-        request_entry(outcome="error"),
-        request_entry(predicted=None),
-        request_entry(features=()),
-        request_entry(generated=0),
-    )
-    assert served_rows(read(path)) == [
-        ServedRow((0.5, 2.0), 30.5, 20),
-        ServedRow((0.5, 2.0), 30.5, 64, cut=True),
-        ServedRow((0.5, 2.0), 30.5, 300, cut=True),
-    ]
+    whole = {"generated": 20}, {"generated": 64, "outcome": "length"}, {"generated": 300, "outcome": "repetition"}
+    broken = {"outcome": "cancelled"}, {"outcome": "error"}, {"predicted": None}, {"features": ()}, {"generated": 0}
+    written(path, *(request_entry(**fields) for fields in (*whole, *broken)))
+    lengths = [(20, False), (64, True), (300, True)]
+    assert served_rows(read(path)) == [ServedRow((0.5, 2.0), 30.5, length, cut=cut) for length, cut in lengths]

@@ -2,58 +2,61 @@
 
 import math
 import random
+from collections.abc import Iterable
+from itertools import count, product
 
 import pytest
 
 from scheduler.programs.program import RECENT, Kind, Program
 
 
-def run(kind: Kind, turns: int, now: float, gap: float = 0.5, work: float = 10.0) -> float:
+def run(kind: Kind, turns: int, now: float) -> float:
     program = Program("", kind, now)
     for _ in range(turns):
         program.begin(now)
-        program.end(work, 100, now + 1.0)
-        now += 1.0 + gap
+        program.end(10.0, 100, now + 1.0)
+        now += 1.5
     return now
 
 
-def test_a_first_program_expects_nothing_and_later_ones_what_others_of_the_kind_did() -> None:
-    kind, now = Kind(), 0.0
-    new = Program("", kind, 0.0)
-    new.begin(0.0)
-    assert (kind.turns_left(1), new.rest) == (0.0, 0.0)
-    for _ in range(200):
-        now = run(kind, 8, now) + 10.0
+def known(lengths: Iterable[int], kind: Kind | None = None) -> Kind:
+    """A kind of which runs of so many turns came and ended, one after another."""
+    kind, now = kind or Kind(), 0.0
+    for turns in lengths:
+        now = run(kind, turns, now) + 10.0
     kind.settle(now)
-    assert kind.turns_left(1) == pytest.approx(7.0, rel=0.05)
-    assert kind.turns_left(8) == pytest.approx(0.0, abs=0.05)
-    assert new.rest == pytest.approx(70.0, rel=0.05)
+    return kind
+
+
+def by_chance(draw: random.Random) -> int:
+    """Turns, of which one in ten is the last."""
+    return 1 + next(turns for turns in count() if draw.random() <= 0.1)
+
+
+def test_a_first_program_expects_nothing_and_later_ones_what_others_of_the_kind_did() -> None:
+    for kind, turns, rest in ((Kind(), 0.0, 0.0), (known([8] * 200), 7.0, 70.0)):
+        new = Program("", kind, 0.0)
+        new.begin(0.0)
+        assert (kind.turns_left(1), new.rest) == pytest.approx((turns, rest), rel=0.05)
+        assert kind.turns_left(8) == pytest.approx(0.0, abs=0.05)
 
 
 def test_the_furthest_program_is_not_taken_for_nearly_done_nor_one_before_a_limit_for_half_done() -> None:
     """Turns that none had reached counted as none to come, and all from 32 to 63 alike."""
-    kind, now = Kind(), 0.0
-    begun = [Program("", kind, now) for _ in range(8)]
-    for turn in range(64):
-        for one in begun:
-            one.begin(turn + 0.1)
-            one.end(10.0, 100, turn + 1.0)
+    kind = Kind()
+    begun = [Program("", kind, 0.0) for _ in range(8)]
+    for turn, one in product(range(64), begun):
+        one.begin(turn + 0.1)
+        one.end(10.0, 100, turn + 1.0)
     assert 10.0 < kind.turns_left(63) < 40.0
-    for _ in range(200):
-        now = run(kind, 60, now) + 10.0
-    kind.settle(now)
+    known([60] * 200, kind)
     assert kind.turns_left(59) < 4.0 and kind.turns_left(30) == pytest.approx(30.0, rel=0.1)
 
 
 def test_what_is_expected_of_turns_is_calibrated_where_runs_end_by_chance() -> None:
     """With one run in ten ending at each turn nine more follow, whatever was had."""
-    draw, kind, now = random.Random(0), Kind(), 0.0
-    for _ in range(2000):
-        turns = 1
-        while draw.random() > 0.1:
-            turns += 1
-        now = run(kind, turns, now) + 10.0
-    kind.settle(now)
+    draw = random.Random(0)
+    kind = known(by_chance(draw) for _ in range(2000))
     assert [kind.turns_left(turns) for turns in (1, 4, 8)] == pytest.approx([9.0] * 3, rel=0.12)
 
 
@@ -112,17 +115,14 @@ def test_the_end_of_a_program_is_estimated_once_enough_of_its_kind_ended_and_kep
     draw, kind, now, kept = random.Random(0), Kind(), 0.0, list[bool]()
     assert Program("", kind, 0.0).end_within(0.95) is None
     for _ in range(2000):
-        program, within, begin = Program("", kind, now), list[tuple[float, float]](), now
-        while True:
+        program, within = Program("", kind, now), list[tuple[float, float]]()
+        for _ in range(by_chance(draw)):
             program.begin(now)
             if (told := program.end_within(0.9)) is not None:
                 within.append((now, told))
-            program.end(10.0, 100, now := now + 1.0)
-            if draw.random() < 0.1:
-                break
-            now += 0.5
-        assert begin < now
-        kept += [now <= at + told for at, told in within]
+            program.end(10.0, 100, now + 1.0)
+            now += 1.5
+        kept += [now - 0.5 <= at + told for at, told in within]
         now += 10.0
     assert len(kept) > 10_000 and 0.85 < sum(kept) / len(kept) < 0.95
     assert kind.errors == sorted(kind.errors) and len(kind.errors) == RECENT

@@ -18,8 +18,7 @@ SECOND_A_TOKEN = Bilinear(0, 0, 0, 0, 0, 0, 0, 1.0)
 
 def ended(generated: int, seconds: float, *, length: int = 4, at: float = 0.0, intact: bool = True) -> Assignment:
     """A batch of two rows, the longer of which has generated `generated` tokens here, after 3 before."""
-    rows = (request(0, length), request(1, 2))
-    rows[0].generated = 3
+    rows = (request(0, length, generated=3), request(1, 2))
     assignment = Assignment(Plan(rows, estimate=7.0), 0, sent=0.0, intact=intact)
     rows[0].generated += generated
     rows[1].generated += 1
@@ -50,8 +49,7 @@ def test_a_batch_that_did_not_run_as_planned_teaches_nothing() -> None:
     unseen = ended(5, 6.5)
     unseen.began = None
     assert served_batch(unseen) is None
-    pupil = Pupil()
-    learning = learning_at_once(pupil)
+    learning = learning_at_once(Pupil())
     learning.on_finish(ended(10, 20.0, intact=False), 0.0)
     assert learning.learner.latest is None
 
@@ -60,15 +58,13 @@ def test_every_interval_brings_the_surprises_of_its_batches() -> None:
     """20 s for 10 estimated surprise; 11 do not, being less than 2 s more; 100 for 90 are less than 20 % more."""
     pupil = Pupil()
     learning = BatchLearning(pupil, inline)
-    lessons = []
     for generated, seconds, now in ((10, 20.0, 1000.0), (12, 24.0, 1010.0), (10, 11.0, 1060.0), (90, 100.0, 1119.0)):
         learning.on_finish(ended(generated, seconds), now)
-    lessons.append(learning.learner.latest)
+    assert (learning.learner.latest, pupil.taught) == (None, [])
     learning.on_finish(ended(12, 24.0), 1120.0)
-    lessons.append(learning.learner.latest)
+    assert learning.learner.latest == Lesson(5, 3, np.sqrt((10**2 + 12**2 + 1 + 10**2 + 12**2) / 5))
     assert [sorted(one.seconds for one in taught) for taught in pupil.taught] == [[20.0, 24.0, 24.0]]
     assert SliceTiming(2, 7, 10, 20.0) in pupil.taught[0]
-    assert lessons == [None, Lesson(5, 3, np.sqrt((10**2 + 12**2 + 1 + 10**2 + 12**2) / 5))]
     learning.on_finish(ended(10, 20.0), 1239.0)
     assert len(pupil.taught) == 1
     learning.on_finish(ended(10, 10.0), 1240.0)
@@ -84,11 +80,10 @@ def test_an_interval_without_surprises_changes_nothing() -> None:
 
 
 def test_the_work_is_done_where_it_is_submitted_to() -> None:
-    pupil = Pupil()
-    desk: list[Callable[[], None]] = []
+    pupil, desk = Pupil(), list[Callable[[], None]]()
     learning = learning_at_once(pupil, desk.append)
-    learning.on_finish(ended(10, 20.0), 0.0)
-    learning.on_finish(ended(10, 20.0), INTERVAL)
+    for now in (0.0, INTERVAL):
+        learning.on_finish(ended(10, 20.0), now)
     assert pupil.taught == [] and len(desk) == 2
     for work in desk:
         work()

@@ -2,7 +2,6 @@
 
 import logging
 import random
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import product
 
@@ -17,7 +16,6 @@ from loadgen.simulate.simulation import simulate
 from loadgen.workload.lengths import RequestLengths
 from scheduler.assembly import SchedulerParts, assemble
 from scheduler.batching.batcher import BatchLimits
-from scheduler.batching.dp import DpBatcher
 from scheduler.options import Scheduling
 from scheduler.plan import Plan
 from scheduler.serving_time.bilinear import Bilinear, fit_surfaces
@@ -36,23 +34,26 @@ CELLS = tuple(product((1, 4, 16), (16, 200, 2000)))
 
 def timings(model: Bilinear) -> Timings:
     """Timings that a profiler would have measured, without noise."""
-    return Timings(
-        prefill=tuple(Timing(rows, length, model.prefill(rows, length)) for rows, length in CELLS),
-        decode=tuple(Timing(rows, length, model.iteration(rows, length)) for rows, length in CELLS),
-        slices=(SliceTiming(8, 100, 128, model.serve(8, 100, 128)),),
-    )
+    prefill = tuple(Timing(*cell, model.prefill(*cell)) for cell in CELLS)
+    decode = tuple(Timing(*cell, model.iteration(*cell)) for cell in CELLS)
+    return Timings(prefill, decode, (SliceTiming(8, 100, 128, model.serve(8, 100, 128)),))
 
 
 class Serving:
-    """Reports of an executor that takes what a model says."""
+    """Reports of an executor that takes what a model says, by default to one that has learned nothing yet."""
 
-    def __init__(self, learning: StepLearning, model: Bilinear) -> None:
-        self.learning = learning
+    def __init__(self, model: Bilinear, learning: StepLearning | None = None) -> None:
+        self.learning = learning or StepLearning(MachineModel())
         self.model = model
         self.now = 0.0
         self._step = 0
 
-    def _report(self, seconds: float, updated: Iterator[int], tally: StepStats, begun: tuple[int, ...] = ()) -> None:
+    @property
+    def learned(self) -> Bilinear:
+        assert self.learning.machine.model is not None
+        return self.learning.machine.model
+
+    def _report(self, seconds: float, updated: range, tally: StepStats, begun: tuple[int, ...] = ()) -> None:
         self._step += 1
         self.now += seconds
         updates = tuple(RowUpdate(row_id, (1,)) for row_id in updated)
@@ -61,12 +62,12 @@ class Serving:
 
     def decode(self, rows: int, columns: int, factor: float = 1.0) -> None:
         tally = StepStats(generated=rows, reads=rows * columns)
-        self._report(factor * self.model.iteration(rows, columns), iter(range(rows)), tally)
+        self._report(factor * self.model.iteration(rows, columns), range(rows), tally)
 
     def prefill(self, rows: int, length: int) -> None:
-        begun = tuple(range(100, 100 + rows))
+        begun = range(100, 100 + rows)
         tally = StepStats(prompt=rows * length, generated=rows)
-        self._report(self.model.prefill(rows, length), iter(begun), tally, begun)
+        self._report(self.model.prefill(rows, length), begun, tally, tuple(begun))
 
     def serve(self, seconds: float, rng: random.Random) -> None:
         """A mixed load for so long."""
@@ -78,9 +79,8 @@ class Serving:
                 self.decode(rows, rng.randint(20, 800))
 
 
-def assert_near(found: Bilinear | None, true: Bilinear, share: float) -> None:
+def assert_near(found: Bilinear, true: Bilinear, share: float) -> None:
     """Every step of the range that was served is within a share of its true time."""
-    assert found is not None
     for rows, length in product((1, 4, 16), (40, 200, 600)):
         assert found.iteration(rows, length) == pytest.approx(true.iteration(rows, length), rel=share)
         assert found.prefill(min(rows, 4), length) == pytest.approx(true.prefill(min(rows, 4), length), rel=share)
@@ -119,7 +119,7 @@ def test_after_a_minute_of_mixed_load_prices_are_within_15_percent(model: Biline
         trace.append(RequestLengths(arrival, prompt, answer))
     machine = Machine(NoisyCost(model), capacity_tokens=32_000, max_num_seqs=32, context_length=2048)
     limits, kept = BatchLimits(group_tokens=2048, prefill_ahead=2).within(32_000, 2048, 32), []
-    learning = StepLearning(MachineModel(), keep=lambda found, served: kept.append((found, served)))
+    learning = StepLearning(MachineModel(), keep=lambda *learned: kept.append(learned))
     simulate(assemble(STRATEGIES[strategy], limits, learning), machine, trace, 1000)
     learning.close()
     found, served = kept[-1]
@@ -131,58 +131,49 @@ def test_after_a_minute_of_mixed_load_prices_are_within_15_percent(model: Biline
 
 
 def test_a_few_steps_tell_nothing() -> None:
-    learning = StepLearning(MachineModel())
-    serving = Serving(learning, CPU)
+    serving = Serving(CPU)
+    machine = serving.learning.machine
     for _ in range(FEWEST_PREFILLS):
         serving.prefill(1, 100)
     for _ in range(FEWEST - 1):
         serving.decode(2, 100)
     serving.now += INTERVAL
-
-    def estimates() -> set[float]:
-        return {learning.machine.estimate(1, 10, 10), learning.machine.estimate(8, 90, 10)}
-
-    assert estimates() == {UNKNOWN.d4 * 10}
+    assert machine.estimate(1, 10, 10) == machine.estimate(8, 90, 10) == UNKNOWN.d4 * 10
     serving.decode(2, 100)
-    assert learning.learner.changes == 1 and len(estimates()) == 2
+    assert serving.learning.learner.changes == 1 and machine.estimate(1, 10, 10) != machine.estimate(8, 90, 10)
 
 
 def test_steps_of_one_kind_give_prices_that_are_neither_negative_nor_beyond_proportion() -> None:
     """The costs of rows and of columns cannot be told apart then, and are shared out."""
-    learning = StepLearning(MachineModel())
-    serving = Serving(learning, CPU)
+    serving, once = Serving(CPU), CPU.iteration(1, 150)
     for _ in range(20):
         serving.prefill(1, 100)
         serving.decode(1, 150)
     serving.now += INTERVAL
     serving.decode(1, 150)
-    model, once = learning.machine.model, CPU.iteration(1, 150)
-    assert model is not None
-    assert model.iteration(1, 150) == pytest.approx(once, rel=0.01)
-    assert once <= model.iteration(16, 1500) <= 160 * once
+    assert serving.learned.iteration(1, 150) == pytest.approx(once, rel=0.01)
+    assert once <= serving.learned.iteration(16, 1500) <= 160 * once
 
 
 @settings(max_examples=25, deadline=None)
 @given(st.lists(st.tuples(st.integers(1, 64), st.integers(1, 4000), st.floats(1e-6, 1e3)), min_size=1, max_size=60))
 def test_whatever_steps_took_no_price_is_negative(steps: list[tuple[int, int, float]]) -> None:
-    learning = StepLearning(MachineModel())
-    serving = Serving(learning, CPU)
+    serving = Serving(CPU)
     for rows, columns, factor in steps:
         serving.prefill(rows, columns)
         serving.decode(rows, columns, factor)
-    model = learning.machine.model
+    model = serving.learning.machine.model
     assert model is None or 0 <= model.serve(1, 1, 1) <= model.serve(64, 10_000, 1000) < float("inf")
 
 
 def test_steps_that_the_host_interrupted_count_for_nothing() -> None:
-    learning = StepLearning(MachineModel())
-    serving, rng = Serving(learning, CPU), random.Random(0)
+    serving, rng = Serving(CPU), random.Random(0)
     for _ in range(6):
         serving.serve(5.0, rng)
         serving.decode(4, 100, factor=1000.0)
         serving.decode(1, 30, factor=1000.0)
     serving.serve(INTERVAL, rng)
-    assert_near(learning.machine.model, CPU, 0.05)
+    assert_near(serving.learned, CPU, 0.05)
 
 
 SHARED = Bilinear(p1=3e-4, p2=1e-3, p4=0.01, d1=1.2e-6, d2=2.5e-4, d4=0.007)
@@ -197,28 +188,25 @@ def speed(model: Bilinear, rows: int) -> float:
 def test_prompts_whose_beginning_was_kept_do_not_slow_the_machine_down(seed: int) -> None:
     """A kept prompt counts its unread tokens only. Where such prefills came by turns with others, all cells, those of
     decode steps too, went up and down with them: a step of 7 ms was learned as one of 2, or of 90."""
-    learning, rng = StepLearning(MachineModel()), random.Random(seed)
-    serving, kept = Serving(learning, SHARED), SHARED.slowed(20.0)
+    serving, rng = Serving(SHARED), random.Random(seed)
     for _ in range(20):
-        serving.model = rng.choice((SHARED, kept))
+        serving.model = rng.choice((SHARED, SHARED.slowed(20.0)))
         for _ in range(12):
             serving.prefill(1, 50)
         serving.model = SHARED
         for _ in range(6):
             serving.decode(rng.choice((1, 8)), rng.randint(40, 60))
         serving.now += INTERVAL
-    model = learning.machine.model
-    assert model is not None
     for rows in (1, 8):
-        assert model.iteration(rows, 50) == pytest.approx(SHARED.iteration(rows, 50), rel=0.1)
+        assert serving.learned.iteration(rows, 50) == pytest.approx(SHARED.iteration(rows, 50), rel=0.1)
 
 
 @pytest.mark.parametrize(("share", "below"), [(0.2, 100), (0.5, 1000), (2.0, 1000)])
 def test_a_few_cells_that_are_far_off_do_not_rule(share: float, below: int) -> None:
-    cells = [Timing(rows, length, SHARED.iteration(rows, length)) for rows, length in CELLS]
-    factors = [share if one.rows == 1 and one.length < below else 1.0 for one in cells]
-    wrong = [replace(one, seconds=factor * one.seconds) for one, factor in zip(cells, factors, strict=True)]
-    model = fit_surfaces(timings(SHARED).prefill, wrong)
+    measured = timings(SHARED)
+    factors = [share if one.rows == 1 and one.length < below else 1.0 for one in measured.decode]
+    wrong = [replace(one, seconds=by * one.seconds) for one, by in zip(measured.decode, factors, strict=True)]
+    model = fit_surfaces(measured.prefill, wrong)
     for rows in (4, 16):
         assert speed(model, rows) == pytest.approx(speed(SHARED, rows), rel=0.2)
 
@@ -227,7 +215,7 @@ def test_a_few_cells_that_are_far_off_do_not_rule(share: float, below: int) -> N
 def test_prices_by_which_many_rows_are_no_faster_than_one_are_refused(known: Bilinear | None) -> None:
     """The banner said 333 tokens/s for one request and 333 for 16 together: what is known stays."""
     learning = StepLearning(MachineModel(known))
-    serving = Serving(learning, Bilinear(p1=3e-4, d2=3e-3))
+    serving = Serving(Bilinear(p1=3e-4, d2=3e-3), learning)
     for _ in range(40):
         for rows in (1, 4, 8):
             serving.prefill(1, 100)
@@ -242,61 +230,49 @@ def test_prices_by_which_many_rows_are_no_faster_than_one_are_refused(known: Bil
 # On a profile
 
 
-def profiled(model: Bilinear) -> StepLearning:
-    return StepLearning(MachineModel(model), timings=timings(model))
-
-
-def test_a_profile_stays_where_it_is_right() -> None:
-    learning = profiled(CPU)
-    Serving(learning, CPU).serve(60.0, random.Random(0))
-    assert learning.learner.changes > 1 and learning.learner.latest is not None and learning.learner.latest.rmse < 1e-3
-    assert_near(learning.machine.model, CPU, 1e-3)
+def profiled(model: Bilinear) -> Serving:
+    return Serving(model, StepLearning(MachineModel(model), timings=timings(model)))
 
 
 @pytest.mark.parametrize("factor", [3.0, 0.4])
-def test_prices_follow_a_machine_that_changes_within_a_minute_also_of_steps_that_are_rare(factor: float) -> None:
-    learning, changed = profiled(CPU), CPU.slowed(factor)
-    serving, rng = Serving(learning, CPU), random.Random(0)
+def test_a_profile_stays_where_it_is_right_and_follows_a_machine_that_changes_within_a_minute(factor: float) -> None:
+    """Also of steps that are rare."""
+    serving, rng, changed = profiled(CPU), random.Random(0), CPU.slowed(factor)
     serving.serve(60.0, rng)
+    learner = serving.learning.learner
+    assert learner.changes > 1 and learner.latest is not None and learner.latest.rmse < 1e-3
+    assert_near(serving.learned, CPU, 1e-3)
     serving.model = changed
     serving.serve(60.0, rng)
-    assert_near(learning.machine.model, changed, 0.05)
-    model = learning.machine.model
-    assert model is not None and model.prefill(16, 2000) == pytest.approx(changed.prefill(16, 2000), rel=0.1)
+    assert_near(serving.learned, changed, 0.05)
+    assert serving.learned.prefill(16, 2000) == pytest.approx(changed.prefill(16, 2000), rel=0.1)
 
 
 def test_one_slow_step_is_no_other_machine() -> None:
-    learning = profiled(CPU)
-    serving = Serving(learning, CPU)
+    serving = profiled(CPU)
     for _ in range(5):
         serving.now += INTERVAL
         serving.decode(4, 200, factor=50.0)
-    assert_near(learning.machine.model, CPU, 0.3)
+    assert_near(serving.learned, CPU, 0.3)
 
 
 @pytest.mark.parametrize(("stalls", "least"), [(1, 0.7), (5, 0.2)])
 def test_steps_that_stalled_in_a_new_cell_make_no_machine_thirty_times_faster(stalls: int, least: float) -> None:
     """A server's last steps before it ended did: the next one said 31,067 tokens/s, and each promise broke."""
-    learning = profiled(CPU)
-    serving = Serving(learning, CPU)
-    serving.now += INTERVAL
-    for _ in range(stalls):
-        serving.decode(64, 200, factor=30.0)
-    serving.now += INTERVAL
-    for _ in range(12):
-        serving.decode(64, 200)
-    serving.now += INTERVAL
-    serving.decode(64, 200)
-    model = learning.machine.model
-    assert model is not None and model.iteration(1.0, 100.0) >= least * CPU.iteration(1.0, 100.0)
+    serving = profiled(CPU)
+    for steps, factor in ((stalls, 30.0), (12, 1.0), (1, 1.0)):
+        serving.now += INTERVAL
+        for _ in range(steps):
+            serving.decode(64, 200, factor)
+    assert serving.learned.iteration(1.0, 100.0) >= least * CPU.iteration(1.0, 100.0)
 
 
 def test_what_was_learned_is_kept_with_all_that_was_measured_before() -> None:
     kept: list[tuple[Bilinear, Timings]] = []
     before = replace(timings(CPU), copies=(Timing(1, 100, 0.5), Timing(1, 200, 0.75)))
     machine = MachineModel(replace(CPU, c1=1e-3, c0=2.0))
-    learning = StepLearning(machine, timings=before, keep=lambda model, found: kept.append((model, found)))
-    Serving(learning, CPU).serve(30.0, random.Random(0))
+    learning = StepLearning(machine, timings=before, keep=lambda *learned: kept.append(learned))
+    Serving(CPU, learning).serve(30.0, random.Random(0))
     learning.close()
     model, found = kept[-1]
     assert model is machine.model and (model.c1, model.c0) == (1e-3, 2.0)
@@ -310,7 +286,7 @@ def test_a_fit_that_fails_is_logged_and_leaves_the_prices(caplog: pytest.LogCapt
 
     learning = StepLearning(MachineModel(CPU), timings=timings(CPU), keep=fail)
     with caplog.at_level(logging.ERROR):
-        Serving(learning, CPU).serve(15.0, random.Random(0))
+        Serving(CPU, learning).serve(15.0, random.Random(0))
     assert "learning what steps take failed" in caplog.text and learning.machine.model is not None
 
 
@@ -329,7 +305,6 @@ def plans_by(*models: Bilinear) -> list[Plan]:
     """One request each, arranged while the machine's model is this."""
     machine, plans = MachineModel(models[0]), list[Plan]()
     batcher = scls(StepLearning(machine)).batcher
-    assert isinstance(batcher, DpBatcher)
     for row_id, machine.model in enumerate(models):
         batcher.add(request(row_id, 100), 50.0 * row_id)
         plan = batcher.take(worker(capacity=20_000, rows=16), 50.0 * row_id)
@@ -346,13 +321,11 @@ def test_a_new_model_counts_from_the_next_arrangement_on_also_for_what_is_kept()
 
 
 def test_estimates_follow_a_machine_slower_than_its_profile_while_it_serves() -> None:
-    learning = profiled(PROFILE)
+    serving = profiled(PROFILE)
     machine = Machine(PROFILE.slowed(2.0), capacity_tokens=20_000, max_num_seqs=16, context_length=1000, workers=2)
     trace = [RequestLengths(1.5 * number, 30 + number % 300, 150) for number in range(100)]
-    simulate(scls(learning), machine, trace, 200)
-    model = learning.machine.model
-    assert model is not None
-    assert model.serve(8, 200, 64) == pytest.approx(2 * PROFILE.serve(8, 200, 64), rel=0.05)
+    simulate(scls(serving.learning), machine, trace, 200)
+    assert serving.learned.serve(8, 200, 64) == pytest.approx(2 * PROFILE.serve(8, 200, 64), rel=0.05)
 
 
 @pytest.mark.parametrize("strategy", ["pm", "ab", "lb", "scls", "magnus"])

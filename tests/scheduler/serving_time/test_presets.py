@@ -12,29 +12,26 @@ def seconds(machine: Machine, *batches: tuple[int, int, int]) -> float:
     return sum(cost.prefill(rows, length) + cost.decode(rows, length, steps) for rows, length, steps in batches)
 
 
-def test_scls_example_of_batching() -> None:
-    assert seconds(presets.A100_LLAMA2_13B_HF, (16, 1024, 128)) == pytest.approx(13.5, rel=1e-3)
-    assert seconds(presets.A100_LLAMA2_13B_HF, (15, 10, 128), (1, 1024, 128)) == pytest.approx(7.6, rel=1e-3)
+PRINTED = [
+    (presets.A100_LLAMA2_13B_HF, [(16, 1024, 128)], 13.5),  # SCLS's example of batching
+    (presets.A100_LLAMA2_13B_HF, [(15, 10, 128), (1, 1024, 128)], 7.6),
+    (presets.A100_LLAMA2_13B_DS, [(16, 1024, 128)], 13.5 / 2),  # DeepSpeed is twice as fast
+    (presets.V100_CHATGLM_6B, [(7, 1000, 1000)], 242 / 3),  # Magnus's case study
+    (presets.V100_CHATGLM_6B, [(3, 1000, 1000), (18, 10, 10)], 60),
+    *((presets.SSJF, [(rows, 700, 50 - 1)], 0.1 + 0.02 * 50) for rows in (1, 64)),  # tokens alone
+]
 
 
-def test_deepspeed_is_twice_as_fast() -> None:
-    assert seconds(presets.A100_LLAMA2_13B_DS, (16, 1024, 128)) == pytest.approx(13.5 / 2, rel=1e-3)
-
-
-def test_magnus_case_study() -> None:
-    assert 3 * seconds(presets.V100_CHATGLM_6B, (7, 1000, 1000)) == pytest.approx(242, rel=1e-3)
-    assert seconds(presets.V100_CHATGLM_6B, (3, 1000, 1000), (18, 10, 10)) == pytest.approx(60, rel=1e-3)
+@pytest.mark.parametrize(("machine", "batches", "printed"), PRINTED)
+def test_batches_take_the_printed_seconds(
+    machine: Machine, batches: list[tuple[int, int, int]], printed: float
+) -> None:
+    assert seconds(machine, *batches) == pytest.approx(printed, rel=1e-3)
 
 
 @pytest.mark.parametrize(("rows", "step"), [(1, 0.0415), (8, 0.052), (32, 0.077), (64, 0.101)])
 def test_a_small_cpu_takes_the_time_that_was_measured(rows: int, step: float) -> None:
     assert presets.CPU_SMOLLM2_135M.cost.decode(rows, 127, 1) == pytest.approx(step, rel=0.09)
-
-
-@pytest.mark.parametrize("rows", [1, 64])
-def test_ssjf_counts_tokens_alone(rows: int) -> None:
-    tokens = 50
-    assert seconds(presets.SSJF, (rows, 700, tokens - 1)) == pytest.approx(0.1 + 0.02 * tokens)
 
 
 @pytest.mark.parametrize(

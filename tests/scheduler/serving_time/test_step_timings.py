@@ -29,11 +29,8 @@ class Steps:
         return [(phase, one.rows, one.length, round(one.seconds, 9)) for phase, one in found]
 
 
-def test_a_decode_step_is_known_by_its_rows_and_the_columns_of_its_window() -> None:
+def test_a_decode_step_is_known_by_its_rows_and_the_columns_of_its_window_and_some_together_by_their_mean() -> None:
     assert Steps().see(0.2, StepStats(generated=2, invalid=1, reads=90), 0, 1) == [("decode", 3, 30, 0.2)]
-
-
-def test_iterations_that_are_reported_together_count_as_their_mean() -> None:
     tally = StepStats(generated=12, reads=2 * (10 + 11 + 12 + 13 + 14 + 15))
     assert Steps().see(0.6, tally, 0, 1, steps=6) == [("decode", 2, 12, 0.1)]
 
@@ -47,8 +44,7 @@ def test_a_group_of_prompts_is_timed_from_its_first_chunk_to_its_last_whatever_r
 
 
 def test_a_step_that_decodes_beside_a_chunk_counts_for_the_group_less_its_decode() -> None:
-    steps = Steps(MODEL)
-    found = steps.see(0.5, StepStats(prompt=40, generated=3, reads=50), 7, 3, 4, begun=(7,))
+    found = Steps(MODEL).see(0.5, StepStats(prompt=40, generated=3, reads=50), 7, 3, 4, begun=(7,))
     assert found == [("prefill", 1, 40, 0.35)]
 
 

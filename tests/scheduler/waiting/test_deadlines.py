@@ -93,9 +93,7 @@ async def test_a_request_whose_deadline_passes_in_the_queue_ends_with_an_error()
 
 
 @pytest.mark.parametrize(("begun", "state"), [(False, State.FAILED), (True, State.ASSIGNED)])
-def test_a_deadline_that_passes_on_an_executor_counts_when_it_hands_back_what_has_not_begun(
-    begun: bool, state: State
-) -> None:
+def test_a_deadline_that_passes_on_an_executor_ends_what_comes_back_without_a_token(begun: bool, state: State) -> None:
     stage = OneSlot()
     one = stage.ask(5, deadline=3.0)
     stage.dispatcher.dispatch()
