@@ -183,5 +183,5 @@ async def steps(count: Callable[[], int], until: int) -> list[int]:
 
 async def settle() -> None:
     """Let every task run until it waits."""
-    for _ in range(10):
+    for _ in range(20):
         await asyncio.sleep(0)

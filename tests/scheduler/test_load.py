@@ -1,13 +1,11 @@
 """The book on what executors have to do: kept by a dispatcher over sliced batches, with estimates that are wrong."""
 
 import asyncio
-import random
-from collections import Counter
 from dataclasses import replace
 
 import pytest
 
-from engine.messages import Cause, ExecutorDied, FinishReason, HandedBack, RowId
+from engine.messages import Cause, FinishReason, HandedBack, RowId
 from scheduler.batching.batcher import BatchLimits
 from scheduler.options import Scheduling
 from scheduler.request import Request
@@ -71,43 +69,6 @@ def test_a_load_is_what_is_not_finished_and_nothing_is_left_of_it_in_the_end() -
     assert stage.loads() == pytest.approx([0.0, estimate(2, 4)])
     stage.end(1, 0, 1)
     assert stage.loads() == [0.0, 0.0]
-
-
-@pytest.mark.parametrize("strategy", ["so", "pm", "ab", "lb", "scls"])
-@pytest.mark.parametrize("seed", range(3))
-def test_loads_never_drift_whatever_happens(strategy: str, seed: int) -> None:
-    """Slices, ends, cancellations and a death by lot; each load is that of the plans that have not ended."""
-    rng = random.Random(seed)
-    stage = Booked(*(port(index, rows=rng.randint(1, 4)) for index in range(3)), strategy=strategy)
-    requests: list[Request] = []
-    for step in range(300):
-        if step < 200:
-            requests += stage.submit_all(*(rng.randint(1, 40) for _ in range(rng.randint(0, 3))))
-        stage.dispatch_all(after=0.5)
-        if step == 100:
-            stage.ports[2].alive = False
-            stage.dispatcher.receive(ExecutorDied(2, "it was its time"))
-        play(stage, rng)
-        if rng.random() < 0.3 and requests:
-            stage.dispatcher.cancel(rng.choice(requests))
-        for worker in stage.dispatcher.workers:
-            plans = {id(one): one.plan.estimate for one in worker.assignments.values()}
-            assert worker.load == pytest.approx(sum(plans.values()))
-            assert bool(worker.load) <= bool(worker.requests)
-    assert Counter(one.state.is_final for one in requests) == {True: len(requests)}
-    assert stage.loads() == [0.0] * 3
-
-
-def play(stage: Booked, rng: random.Random) -> None:
-    """The first plan of each living executor ends: some rows for good, the others with their slice."""
-    for worker in stage.dispatcher.workers:
-        if worker.lost or not worker.assignments:
-            continue
-        first = next(iter(worker.assignments.values()))
-        rows = [request.row_id for request in first.open]
-        ending = [row_id for row_id in rows if rng.random() < 0.5]
-        stage.end(worker.index, *ending)
-        stage.end_slice(worker.index, *(row_id for row_id in rows if row_id not in ending))
 
 
 async def test_the_loop_arranges_again_when_the_interval_has_passed() -> None:

@@ -3,8 +3,9 @@
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
+from dataclasses import InitVar, dataclass, field
+from typing import Any
 
-import numpy as np
 import pytest
 
 from scheduler.length import microbatch as module
@@ -12,6 +13,7 @@ from scheduler.length.features import LengthQuery
 from scheduler.length.learning import LengthHistory
 from scheduler.length.microbatch import MOST_FAILURES, MicroBatcher
 from scheduler.length.prediction import Estimate, LengthDistribution, Source
+from tests.scheduler.fakes import settle
 
 LONG = 60.0
 
@@ -20,33 +22,29 @@ def query(name: str = "input", *, max_tokens: int = 1000) -> LengthQuery:
     return LengthQuery("translate", name, 3, max_tokens)
 
 
-def always(length: float) -> LengthDistribution:
-    return LengthDistribution.of(np.array([length], dtype=np.float32), np.ones(1, dtype=np.float32))
-
-
+@dataclass
 class FakePredictor:
     """Answers once it may, if it is busy; every answer is 7 tokens long, and its features are its number."""
 
-    def __init__(self, *, busy: bool = False, known: bool = True) -> None:
-        self.batches: list[list[str]] = []
-        self.may = asyncio.Event()
+    busy: InitVar[bool] = False
+    known: bool = True
+    error: Exception | None = None
+    length: float = 7.0
+    short: int = 0  # estimates too few in each answer
+    batches: list[list[str]] = field(default_factory=list)
+    may: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def __post_init__(self, busy: bool) -> None:
         if not busy:
             self.may.set()
-        self.error: Exception | None = None
-        self.known = known
-        self.length = 7.0
-        self.short = 0
-        """Estimates too few in each answer."""
 
     async def estimate(self, queries: Sequence[LengthQuery]) -> Sequence[Estimate]:
         self.batches.append([one.user_input for one in queries])
         await self.may.wait()
         if self.error is not None:
             raise self.error
-        found = [
-            Estimate((float(place),), always(self.length) if self.known else None) for place, _ in enumerate(queries)
-        ]
-        return found[: len(found) - self.short]
+        known = LengthDistribution.certain(self.length) if self.known else None
+        return [Estimate((float(place),), known) for place in range(len(queries) - self.short)]
 
 
 @asynccontextmanager
@@ -56,12 +54,6 @@ async def running(front: MicroBatcher) -> AsyncIterator[MicroBatcher]:
     task.cancel()
     with suppress(asyncio.CancelledError):
         await task
-
-
-async def settle() -> None:
-    """Let everybody who can run do so."""
-    for _ in range(20):
-        await asyncio.sleep(0)
 
 
 async def test_what_is_asked_again_waits_for_what_is_asked_first_and_is_bounded(
@@ -126,9 +118,7 @@ async def test_requests_that_are_gone_are_not_predicted_any_more_nor_harm_anybod
 @pytest.mark.parametrize("short", [0, 1])
 async def test_a_predictor_that_fails_is_counted_and_asked_again(short: int, caplog: pytest.LogCaptureFixture) -> None:
     """With `short`, it does not raise, but answers fewer requests than it was asked about."""
-    predictor = FakePredictor()
-    predictor.short = short
-    predictor.error = None if short else RuntimeError("broken")
+    predictor = FakePredictor(short=short, error=None if short else RuntimeError("broken"))
     async with running(MicroBatcher(predictor, LengthHistory(), time_limit=LONG)) as front:
         answers = await asyncio.gather(front.predict(query(max_tokens=9)), front.predict(query(max_tokens=8)))
         assert [(one.length, one.source) for one in answers] == [(9, Source.MAX_TOKENS), (8, Source.MAX_TOKENS)]
@@ -151,8 +141,7 @@ async def test_what_comes_too_late_but_was_under_way_is_still_good_for_the_journ
 
 
 async def test_a_late_answer_that_never_comes_harms_nobody() -> None:
-    predictor = FakePredictor(busy=True)
-    predictor.error = RuntimeError("broken")
+    predictor = FakePredictor(busy=True, error=RuntimeError("broken"))
     async with running(MicroBatcher(predictor, LengthHistory(), time_limit=0, idle_share=1)) as front:
         late = await front.predict(query())
         predictor.may.set()
@@ -233,8 +222,7 @@ async def test_of_too_many_that_are_asked_for_the_last_are_not_predicted(monkeyp
 
 
 async def test_a_predictor_that_keeps_failing_is_left_alone_for_a_while() -> None:
-    predictor = FakePredictor()
-    predictor.error = RuntimeError("broken")
+    predictor = FakePredictor(error=RuntimeError("broken"))
     async with running(MicroBatcher(predictor, LengthHistory(), time_limit=LONG)) as front:
         for _ in range(MOST_FAILURES + 1):
             await front.predict(query())
@@ -246,13 +234,6 @@ async def test_a_predictor_that_keeps_failing_is_left_alone_for_a_while() -> Non
         assert (await front.predict(query())).source is Source.FOREST
 
 
-async def test_without_a_forest_the_features_still_come_back_for_the_journal() -> None:
-    predictor = FakePredictor(known=False)
-    async with running(MicroBatcher(predictor, LengthHistory(), time_limit=LONG)) as front:
-        found = await front.predict(query(max_tokens=50))
-    assert (found.length, found.source, found.features) == (50, Source.MAX_TOKENS, (0.0,))
-
-
 @pytest.mark.parametrize("known", [True, False])
 async def test_no_prediction_exceeds_max_tokens(known: bool) -> None:
     predictor, history = FakePredictor(known=known), LengthHistory()
@@ -261,18 +242,24 @@ async def test_no_prediction_exceeds_max_tokens(known: bool) -> None:
         assert [(await front.predict(query(max_tokens=most))).length for most in (1000, 7, 3)] == [7, 7, 3]
 
 
-@pytest.mark.parametrize("length", [float("nan"), float("inf"), -3.0])
-async def test_lengths_that_cannot_be_are_a_failure_of_the_predictor(length: float) -> None:
-    predictor = FakePredictor()
-    predictor.length = length
-    async with running(MicroBatcher(predictor, LengthHistory(), time_limit=LONG)) as front:
+WITHOUT = [
+    *(({"length": length}, (), 1) for length in (float("nan"), float("inf"), -3.0)),  # cannot be: it has failed
+    ({"known": False}, (0.0,), 0),  # the features still come back for the journal
+]
+
+
+@pytest.mark.parametrize(("answer", "features", "failures"), WITHOUT)
+async def test_without_a_length_that_can_be_it_is_what_may_be(
+    answer: dict[str, Any], features: tuple[float, ...], failures: int
+) -> None:
+    async with running(MicroBatcher(FakePredictor(**answer), LengthHistory(), time_limit=LONG)) as front:
         found = await front.predict(query(max_tokens=50))
-    assert (found.length, found.source, found.distribution, front.failures) == (50, Source.MAX_TOKENS, None, 1)
+    assert (found.length, found.source, found.distribution) == (50, Source.MAX_TOKENS, None)
+    assert (found.features, front.failures) == (features, failures)
 
 
 async def test_pauses_end_with_the_first_success_and_never_become_too_long_to_reckon() -> None:
-    predictor = FakePredictor()
-    predictor.error = RuntimeError("broken")
+    predictor = FakePredictor(error=RuntimeError("broken"))
     front = MicroBatcher(predictor, LengthHistory(), time_limit=LONG)
     front._failures_in_row = 5000
     async with running(front):
