@@ -6,7 +6,6 @@ from dataclasses import replace
 import pytest
 
 from engine.messages import Admit, ExecutorDied, ExecutorHealth, FinishReason, RowUpdate
-from scheduler.batching.batcher import BatchLimits
 from scheduler.request import Refused, Request, State
 from tests.scheduler.fakes import Stage, admitted, cancelled, port, token
 
@@ -55,15 +54,6 @@ def test_requests_are_served_by_priority_and_then_in_the_order_of_arrival() -> N
     for row_id in (3, 0, 2, 1):
         assert (stage.dispatch(), stage.dispatch()) == ([[row_id]], [])
         stage.report(token(row_id, 5, end=STOP))
-
-
-def test_plans_go_to_the_emptiest_executor() -> None:
-    stage = Stage(port(0, rows=2), port(1, rows=2), limits=BatchLimits(group_tokens=4, prefill_ahead=0))
-    for _ in range(5):
-        stage.submit(length=4)
-    stage.dispatcher.dispatch()
-    assert [admitted(one.posted) for one in stage.ports] == [[[0], [2]], [[1], [3]]]
-    assert counts(stage) == (5, 0) and len(stage.dispatcher.waiting) == 1
 
 
 # Cancellation

@@ -74,18 +74,15 @@ def test_the_node_with_the_least_work_is_first_and_what_was_sent_since_it_told_c
     assert router.rank("ab", JOB, 10.1) == ["a", "b"]
 
 
-def test_what_was_sent_after_the_moment_of_a_load_is_not_forgotten() -> None:
-    router = told(a=0.0, b=1.0)
-    router.note_sent("a", JOB, 10.9)
-    router.tell("a", load(10.5, 0.0))  # told before, arrived after
-    assert router.rank("ab", JOB, 11.0) == ["b", "a"]
-
-
-def test_work_is_done_while_no_news_comes_and_older_news_changes_nothing() -> None:
+def test_work_is_done_while_no_news_comes_older_news_changes_nothing_and_what_was_sent_since_counts() -> None:
     router = told(a=5.0)
     router.tell("a", load(9.0, 50.0))
     router.tell("b", load(13.0, 3.5))
     assert router.rank("ab", JOB, 13.0) == ["a", "b"]  # 5 s told 3 s ago are 2
+    router = told(a=0.0, b=1.0)
+    router.note_sent("a", JOB, 10.9)
+    router.tell("a", load(10.5, 0.0))  # told before, arrived after
+    assert router.rank("ab", JOB, 11.0) == ["b", "a"]
 
 
 def test_a_slow_node_gets_work_by_seconds_and_not_by_count() -> None:
@@ -121,17 +118,12 @@ def test_a_token_takes_what_an_iteration_costs_and_each_row_adds() -> None:
     assert unknown.seconds_per_token(4, 10, 50.0) == pytest.approx(4 * unknown.unit)
 
 
-def test_a_node_that_has_told_nothing_has_the_prices_of_another() -> None:
-    router = told(a=2.0)
+def test_a_node_that_is_gone_is_forgotten_and_one_that_has_told_nothing_has_the_prices_of_another() -> None:
+    router = told(a=2.0, b=9.0)
+    router.keep_only("a")
+    router.keep_only("ab")  # b is another now, which has nothing to do
     assert router.rank("ab", JOB, 10.0) == ["b", "a"]
     router.note_sent("b", JOB, 10.0)  # 3 s as at a
-    assert router.rank("ab", JOB, 10.0) == ["a", "b"]
-
-
-def test_a_node_that_is_gone_is_forgotten() -> None:
-    router = told(a=2.0, b=9.0)
-    router.keep_only("b")
-    router.keep_only("ab")  # it is another now, which has nothing to do
     assert router.rank("ab", JOB, 10.0) == ["a", "b"]
 
 

@@ -127,30 +127,14 @@ async def test_a_shortcut_takes_what_it_can_and_the_reader_gets_the_rest_in_orde
     stream.shortcut = take
     reading = asyncio.create_task(read(stream))
     await settle()
-    said = ["plain", "plain", "odd", "plain", "fails", "plain"]
-    for text in said:
-        stream.put(RowUpdate(0, (1,), text))
+    for backlog in (["plain"], ["plain"], ["odd"], ["plain"], ["fails"], ["plain"], ["a", "b"]):
+        for text in backlog:
+            stream.put(RowUpdate(0, (1,), text))
         await settle()
-    stream.put(RowUpdate(0, (1,), "end", finish_reason=FinishReason.STOP))
-    assert [update.text for update in await reading] == ["odd", "fails", "end"]
-    assert [update.text for update in taken] == ["plain", "plain", "odd", "plain", "plain", "end"]
-
-
-async def test_a_shortcut_that_declines_leaves_a_backlog_joined_to_the_reader() -> None:
-    stream, seen = TokenStream(), list[str]()
-
-    def decline(update: RowUpdate) -> bool:
-        seen.append(update.text)
-        return False
-
-    stream.shortcut = decline
-    reading = asyncio.create_task(read(stream))
-    await settle()
-    for text in ("a", "b"):
-        stream.put(RowUpdate(0, (1,), text))
-    stream.put(RowUpdate(0, (1,), "c", finish_reason=FinishReason.STOP))
-    assert [(update.text, update.token_ids) for update in await reading] == [("abc", (1, 1, 1))]
-    assert seen == ["abc"]
+    for text, end in (("c", None), ("d", FinishReason.STOP)):
+        stream.put(RowUpdate(0, (1,), text, finish_reason=end))
+    assert [update.text for update in await reading] == ["odd", "fails", "ab", "cd"]
+    assert [update.text for update in taken] == ["plain", "plain", "odd", "plain", "plain", "ab", "cd"]
 
 
 async def test_dear_tasks_are_woken_one_by_one_and_cheap_ones_together() -> None:

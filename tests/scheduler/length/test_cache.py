@@ -71,9 +71,14 @@ def test_settings_that_make_no_sense_and_an_embedding_without_direction_are_refu
 class Fakes:
     """An embedder of letter counts, and a predictor that says 50 of everything it is asked."""
 
-    def __init__(self) -> None:
+    def __init__(self, read: int | None = None) -> None:
+        """`read`: characters from the beginning, as real embedders do."""
         self.asked: list[list[str]] = []
-        self.read: int | None = None
+        self.read, self.cache = read, LengthCache()
+        self.predictor = CachedPredictor(self, self.embed, self.cache)
+
+    async def sources(self, *queries: LengthQuery) -> list[Source]:
+        return [one.source for one in await self.predictor.estimate(queries)]
 
     async def embed(self, texts: Sequence[str]) -> FloatMatrix:
         read = [text[: self.read] for text in texts]
@@ -89,43 +94,35 @@ def query(text: str) -> LengthQuery:
 
 
 async def test_near_duplicates_of_what_has_ended_never_reach_the_predictor() -> None:
-    fakes, cache = Fakes(), LengthCache()
-    predictor = CachedPredictor(fakes, fakes.embed, cache)
-    predictor.ended(query("aaaa"), 7)
-    assert len(cache) == 0, "it was never asked"
-    assert [one.source for one in await predictor.estimate([query("aaaa"), query("bbbb")])] == [Source.PROXY] * 2
-    predictor.ended(query("aaaa"), 7)
-    found = await predictor.estimate([query("cccc"), query("aaaa"), query("bbbb")])
+    fakes = Fakes()
+    fakes.predictor.ended(query("aaaa"), 7)
+    assert len(fakes.cache) == 0, "it was never asked"
+    assert await fakes.sources(query("aaaa"), query("bbbb")) == [Source.PROXY] * 2
+    fakes.predictor.ended(query("aaaa"), 7)
+    found = await fakes.predictor.estimate([query("cccc"), query("aaaa"), query("bbbb")])
     told = [(one.source, one.distribution.mean) for one in found if one.distribution is not None]
     assert told == [(Source.PROXY, 50), (Source.CACHE, 7), (Source.PROXY, 50)]
     assert found[1].features == (), "nothing that a forest could learn from"
+    assert await fakes.sources(query("aaaa")) == [Source.CACHE]
     assert fakes.asked == [["aaaa", "bbbb"], ["cccc", "bbbb"]]
-    assert [one.source for one in await predictor.estimate([query("aaaa")])] == [Source.CACHE]
-    assert len(fakes.asked) == 2
-    predictor.ended(query("aaaa"), 10)
-    assert (cache.lookups, cache.hits) == (6, 2)
+    fakes.predictor.ended(query("aaaa"), 10)
+    assert (fakes.cache.lookups, fakes.cache.hits) == (6, 2)
 
 
-async def test_rounds_that_begin_alike_are_told_apart_by_their_ends() -> None:
-    """The embedder here, as real ones do, reads the beginning of a text: its first 100 characters."""
-    fakes, cache = Fakes(), LengthCache()
-    fakes.read = 100
-    predictor = CachedPredictor(fakes, fakes.embed, cache)
-    rounds = [query("a" * 2000 + letter * 190) for letter in "bc"]
-    await predictor.estimate(rounds[:1])
-    predictor.ended(rounds[0], 7)
-    assert [one.source for one in await predictor.estimate(rounds)] == [Source.CACHE, Source.PROXY]
-
-
-async def test_a_scope_is_told_nothing_of_what_another_has_sent() -> None:
-    fakes, cache = Fakes(), LengthCache()
-    predictor = CachedPredictor(fakes, fakes.embed, cache)
-    own, other = replace(query("aaaa"), scope="a"), replace(query("aaaa"), scope="b")
-    await predictor.estimate([own])
-    predictor.ended(own, 7)
-    assert [one.source for one in await predictor.estimate([other, own])] == [Source.PROXY, Source.CACHE]
-    predictor.ended(other, 9)
-    told = [one.distribution for one in await predictor.estimate([own, other])]
+@pytest.mark.parametrize(
+    ("own", "other"),
+    [
+        (query("a" * 2000 + "b" * 190), query("a" * 2000 + "c" * 190)),  # rounds are told apart by their ends
+        (replace(query("aaaa"), scope="a"), replace(query("aaaa"), scope="b")),  # of what another sent nothing is told
+    ],
+)
+async def test_what_begins_alike_or_comes_from_another_is_another(own: LengthQuery, other: LengthQuery) -> None:
+    fakes = Fakes(read=100)
+    await fakes.predictor.estimate([own])
+    fakes.predictor.ended(own, 7)
+    assert await fakes.sources(other, own) == [Source.PROXY, Source.CACHE]
+    fakes.predictor.ended(other, 9)
+    told = [one.distribution for one in await fakes.predictor.estimate([own, other])]
     assert [one and one.mean for one in told] == [7, 9]
 
 

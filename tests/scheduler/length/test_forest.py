@@ -14,20 +14,14 @@ from tests.scheduler.length.examples import linear
 SMALL = Growth(trees=12)
 
 
-def test_it_predicts_what_scikit_learn_predicts() -> None:
-    forest = grow(linear(), SMALL)
-    unseen = linear(50, seed=1).features
-    assert forest.predict(unseen) == pytest.approx(forest.regressor.predict(unseen), rel=1e-5)
-    with pytest.raises(ValueError, match="wants 21 features a request, not shape"):
-        forest.predict(np.zeros((1, 20), dtype=np.float32))
-
-
-def test_the_mean_of_a_distribution_is_the_prediction() -> None:
+def test_it_predicts_what_scikit_learn_predicts_as_the_mean_of_a_distribution() -> None:
     """Also that each tree's own bootstrap sample is found again: with other samples the means would differ."""
-    forest = grow(linear(), SMALL)
-    unseen = linear(20, seed=1).features
+    forest, unseen = grow(linear(), SMALL), linear(50, seed=1).features
+    assert forest.predict(unseen) == pytest.approx(forest.regressor.predict(unseen), rel=1e-5)
     means = [one.mean for one in forest.distributions(unseen)]
     assert means == pytest.approx(forest.predict(unseen).tolist(), rel=1e-4)
+    with pytest.raises(ValueError, match="wants 21 features a request, not shape"):
+        forest.predict(np.zeros((1, 20), dtype=np.float32))
 
 
 @pytest.mark.parametrize(

@@ -1,23 +1,22 @@
 """How long the queue will take, on a clock and executors that the test plays."""
 
 import random
+from collections import Counter
 from dataclasses import replace
 from functools import partial
 from math import exp
 from statistics import NormalDist
+from typing import Any
 
 import numpy as np
 import pytest
 
-from engine.messages import FinishReason, RowUpdate, StepReport
+from engine.messages import FinishReason
 from engine.sampling.params import SamplingParams
-from scheduler.assembly import assemble
 from scheduler.batching.batcher import BatchLimits
-from scheduler.dispatcher import Dispatcher
 from scheduler.length.prediction import LengthDistribution
 from scheduler.remaining_length import remaining_length
 from scheduler.request import Request, Unpromised
-from scheduler.strategy import STRATEGIES
 from scheduler.submission import Known
 from scheduler.wait_estimate.calibration import ALONE, FEWEST, LEAST_SPREAD, NO_WAIT, UNKNOWN, Calibration
 from scheduler.wait_estimate.expected_wait import ExpectedWait
@@ -25,46 +24,33 @@ from scheduler.wait_estimate.places import FRESH
 from scheduler.wait_estimate.speed import Holding, Made, Speed
 from scheduler.waiting.prices import Prices
 from scheduler.waiting.sorted_requests import QueueAhead
-from tests.scheduler.fakes import VirtualClock, admitted, port, request, token
+from tests.scheduler.fakes import Stage, port, request, token
 
 STOP = FinishReason.STOP
 
 
-class Queue:
+class Queue(Stage):
     """One executor whose rows make a token a second each, and what waits for it."""
 
     def __init__(self, rows: int, strategy: str = "baton-pd") -> None:
-        self.port = port(rows=rows, capacity=100_000, context=10_000)
-        self.clock = VirtualClock()
         limits = BatchLimits(group_tokens=1000, prefill_ahead=0)
-        self.dispatcher = Dispatcher(assemble(STRATEGIES[strategy], limits), [self.port], self.clock)
-        self.lengths: dict[int, int] = {}
-        self.running: dict[int, int] = {}
+        super().__init__(port(rows=rows, capacity=100_000, context=10_000), strategy=strategy, limits=limits)
+        self.left = Counter[Request]()
 
-    def submit(self, length: int, *, predicted: float | None = None, by: float | None = None) -> Request:
-        params = SamplingParams(max_tokens=1000)
-        request = self.dispatcher.submit(range(4), params, predicted_length=predicted, promised=by)
-        self.lengths[request.row_id] = length
+    def submit(
+        self, length: int = 4, *, predicted: float | None = None, by: float | None = None, **known: Any
+    ) -> Request:
+        request = super().submit(most=1000, predicted_length=predicted, promised=by, **known)
+        self.left[request] = length
         return request
 
     def second(self) -> None:
         """A second passes, in which every row makes a token."""
         self.dispatcher.dispatch()
-        for group in admitted(self.port.take()):
-            self.running.update((row_id, self.lengths[row_id]) for row_id in group)
-        self.clock.time += 1.0
-        self.dispatcher.receive(self._report())
+        self.left.subtract(held := self.dispatcher.table.held)
+        tokens = (token(one.row_id, 5, end=None if self.left[one] else STOP) for one in held)
+        self.report(*tokens, now=self.clock.time + 1.0)
         self.dispatcher.dispatch()
-
-    def _report(self) -> StepReport:
-        self.running = {row_id: left - 1 for row_id, left in self.running.items()}
-        report = self.port.report(*(_update(row_id, left) for row_id, left in self.running.items()))
-        self.running = {row_id: left for row_id, left in self.running.items() if left}
-        return report
-
-
-def _update(row_id: int, left: int) -> RowUpdate:
-    return token(row_id, 5, end=None if left else STOP)
 
 
 def test_the_wait_is_until_the_slots_end_that_those_ahead_need() -> None:

@@ -18,11 +18,8 @@ PRICES = Prices(prompt=0.0, entry=0.0, token=1.0, cell=0.0)
 
 def running(left: float, *, known: bool = True) -> Request:
     """A row past its first token."""
-    row = request(max_tokens=100_000)
-    row.generated = 5
-    if known:
-        row.predicted_length, row.distribution = left + 5, LengthDistribution.certain(left + 5)
-    return row
+    told = LengthDistribution.certain(left + 5) if known else None
+    return request(max_tokens=100_000, generated=5, predicted_length=told and told.mean, distribution=told)
 
 
 def held(*rows: Request, slots: int, typical: float | None = None, stuck: bool = False) -> HeldRows:

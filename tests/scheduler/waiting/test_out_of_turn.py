@@ -84,15 +84,6 @@ def test_a_request_is_where_its_new_prediction_puts_it() -> None:
     assert first(queue) == [0]
 
 
-def test_requests_leave_at_any_time() -> None:
-    requests = [predicted(row_id, 1.0 + row_id % 3, priority=row_id % 2) for row_id in range(6)]
-    queue = queue_of(*requests)
-    assert queue.discard(requests[2]) and not queue.discard(requests[2])
-    for one in requests:
-        queue.discard(one)
-    assert not queue and first(queue) == []
-
-
 def test_what_goes_out_of_turn_and_takes_longer_than_predicted_is_charged_for_it() -> None:
     queue = queue_of(predicted(0, 100.0), predicted(1, 10.0), predicted(2, 10.0))
     earn(queue, 25.0)

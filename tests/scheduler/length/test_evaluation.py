@@ -1,11 +1,24 @@
-"""Accuracy by hand, the split, and the four strategies of Table II on data whose answer is known."""
+"""Accuracy by hand, SSJF's figures and the four strategies of Magnus's Table II on data whose answer is known; who is
+judged by which answers, and who wins."""
 
 import numpy as np
 import pytest
 
-from scheduler.length.evaluation import Split, accuracy, covered, grown_trees, guess, means, predict, split
+from scheduler.length.evaluation import (
+    PredictorContestant,
+    Split,
+    accuracy,
+    covered,
+    grown_trees,
+    guess,
+    judge,
+    means,
+    predict,
+    quality,
+    split,
+)
 from scheduler.length.features import FEATURES, Ablation
-from scheduler.length.forest import Examples, Growth
+from scheduler.length.forest import Examples, Forest, Growth, grow
 
 SMALL = Growth(trees=10)
 
@@ -29,12 +42,9 @@ def evaluate(ablation: Ablation, data: Split) -> dict[str, float]:
 
 def test_errors_and_order_by_hand() -> None:
     found = accuracy(floats(1, 2, 3, 4), floats(1, 4, 3, 8))
-    assert [found["mae"], found["rmse"]] == pytest.approx([1.5, 5**0.5])
-    assert found["tau"] == pytest.approx(4 / 6)  # five pairs agree, one (the second and third) does not
-
-
-def test_a_constant_prediction_keeps_no_order() -> None:
-    assert np.isnan(accuracy(floats(1, 1), floats(1, 2))["tau"])
+    # five pairs agree, one (the second and third) does not
+    assert [found[name] for name in ("mae", "rmse", "tau")] == pytest.approx([1.5, 5**0.5, 4 / 6])
+    assert np.isnan(accuracy(floats(1, 1), floats(1, 2))["tau"]), "a constant prediction keeps no order"
 
 
 def test_the_split_holds_out_a_share_of_each_task_and_loses_none() -> None:
@@ -86,3 +96,52 @@ def test_tasks_can_be_held_out_whole() -> None:
 def test_the_guess_of_all_lengths_covers_nine_in_ten_of_them() -> None:
     examples = Examples(np.zeros((100, 1), dtype=np.float32), np.arange(1, 101, dtype=np.float32))
     assert covered([guess(examples)] * 100, examples.lengths) == pytest.approx(0.9)
+
+
+def answers(inputs: range, length: float) -> Examples:
+    """Answers that are all as long, to inputs of these lengths."""
+    features = np.array([[0.0, number] for number in inputs], dtype=np.float32)
+    return Examples(features, np.full(len(inputs), length, dtype=np.float32))
+
+
+def forest(examples: Examples) -> Forest:
+    return grow(examples, Growth(trees=2))
+
+
+def predicted(length: float) -> np.ndarray:
+    return floats(*[length] * 10)
+
+
+def test_the_errors_are_means_and_the_least_wins() -> None:
+    held_out, old = answers(range(10), 50), forest(answers(range(10), 60))
+    contest = judge(held_out, predicted(47), old)
+    assert contest.errors == {PredictorContestant.NEW: 3, PredictorContestant.OLD: 10, PredictorContestant.PLAIN: 45.5}
+    assert (contest.rows, contest.winner) == (10, PredictorContestant.NEW)
+    assert judge(held_out, predicted(70), old).winner is PredictorContestant.OLD
+    assert judge(answers(range(10), 4.5), predicted(70), old).winner is PredictorContestant.PLAIN
+
+
+def test_of_equally_good_ones_the_new_forest_is_taken() -> None:
+    contest = judge(answers(range(10), 50), predicted(60), forest(answers(range(10), 60)))
+    assert contest.winner is PredictorContestant.NEW
+
+
+def test_the_old_forest_is_judged_by_answers_that_it_has_not_learned_from_and_so_are_the_others() -> None:
+    contest = judge(answers(range(10), 50), predicted(47), forest(answers(range(4), 50)))
+    judged = contest.errors[PredictorContestant.OLD], contest.errors[PredictorContestant.PLAIN]
+    assert (contest.rows, judged) == (6, (0, 43.5))
+
+
+def test_where_it_has_learned_from_most_of_them_it_takes_no_part() -> None:
+    contest = judge(answers(range(10), 50), predicted(47), forest(answers(range(6), 50)))
+    assert (contest.rows, set(contest.errors)) == (10, {PredictorContestant.NEW, PredictorContestant.PLAIN})
+
+
+EDGES = (10.0, 20.0)
+
+
+def test_accuracy_and_f1_count_classes() -> None:
+    """Classes 0 0 1 2, of which the last is taken for 1: F1 is 1, 2/3 and 0."""
+    one = quality(floats(1, 9, 10, 19), floats(2, 3, 12, 30), EDGES)
+    assert one["accuracy"] == 0.75 and one["f1"] == pytest.approx(5 / 9)
+    assert one["mae"] == pytest.approx((1 + 6 + 2 + 11) / 4) and one["tau"] == 1.0
