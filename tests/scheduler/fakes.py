@@ -22,14 +22,13 @@ from engine.messages import (
 from engine.sampling.params import SamplingParams
 from scheduler.assembly import SchedulerParts, assemble
 from scheduler.batching.batcher import Batcher, BatcherParts, BatchLimits
-from scheduler.batching.memory import MEMORIES, Memory
+from scheduler.batching.memory import MEMORIES
 from scheduler.dispatcher import Dispatcher
 from scheduler.plan import Plan, Returns
 from scheduler.request import Request, Times
 from scheduler.serving_time.bilinear import Bilinear
 from scheduler.strategy import STRATEGIES
 from scheduler.waiting.by_length import Fcfs
-from scheduler.waiting.order import Order as Ranking
 from scheduler.waiting.queue import RankedQueue
 from scheduler.worker import Worker
 
@@ -103,15 +102,10 @@ def rows_of(plan: Plan | None) -> list[RowId]:
     return [] if plan is None else [one.row_id for one in plan.requests]
 
 
-def kit(
-    limits: BatchLimits,
-    *,
-    order: Ranking = Fcfs(),  # noqa: B008
-    memory: Memory = MEMORIES["scale"],
-    terms: BatchPolicy = BatchPolicy(),  # noqa: B008
-    returns: Returns = Returns.ROW_END,
-) -> BatcherParts:
-    return BatcherParts(lambda: RankedQueue(order), memory, limits, terms, returns)
+def kit(limits: BatchLimits, **others: Any) -> BatcherParts:
+    """First come, first served, by the scale of memory, unless `others` as BatcherParts has them."""
+    parts = BatcherParts(lambda: RankedQueue(Fcfs()), MEMORIES["scale"], limits, BatchPolicy(), Returns.ROW_END)
+    return replace(parts, **others)
 
 
 def worker(*held: Request, index: int = 0, **size: int) -> Worker:

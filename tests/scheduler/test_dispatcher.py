@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from engine.messages import Admit, ExecutorDied, ExecutorHealth, FinishReason, RowUpdate
+from scheduler.clock import MonotonicClock
 from scheduler.request import Refused, Request, State
 from tests.scheduler.fakes import Stage, admitted, cancelled, port, token
 
@@ -180,3 +181,21 @@ def test_a_better_prediction_puts_a_waiting_request_elsewhere_and_is_kept_by_oth
     stage.report(token(running.row_id, 7, end=STOP))
     assert stage.dispatch() == [[slow.row_id]]
     assert quick.state is State.WAITING
+
+
+# The machine's own time
+
+
+async def test_waiting_ends_with_the_event_however_late_the_moment() -> None:
+    clock, event = MonotonicClock(), asyncio.Event()
+    asyncio.get_running_loop().call_soon(event.set)
+    await clock.wait(event, clock.now() + 3600)
+    await clock.wait(event, None)
+
+
+async def test_waiting_ends_at_the_moment_when_nothing_happens() -> None:
+    clock, event = MonotonicClock(), asyncio.Event()
+    for delay in (0.01, 0.0, -5.0):
+        until = clock.now() + delay
+        await clock.wait(event, until)
+        assert clock.now() > until - 1e-3 and not event.is_set()

@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from dataclasses import replace
 
-import numpy as np
 import pytest
 
 from engine.messages import Cause, ExecutorDied, FinishReason
@@ -142,7 +141,7 @@ def test_every_end_is_told_once_with_its_reason() -> None:
     assert stage.others.ends == stage.notes.ends
 
 
-def test_each_first_token_is_told_when_it_comes() -> None:
+def test_each_first_token_is_told_when_it_comes_and_a_failure_with_the_executor() -> None:
     stage = Observed()
     whole, going_on = stage.submit(), stage.submit()
     stage.dispatcher.dispatch()
@@ -150,13 +149,8 @@ def test_each_first_token_is_told_when_it_comes() -> None:
     for now in (4.0, 5.0):
         stage.report(token(going_on.row_id, 5), now=now)
     assert stage.notes.firsts == [(whole.row_id, 3.0), (going_on.row_id, 4.0)]
-
-
-def test_requests_that_fail_with_their_executor_are_told() -> None:
-    stage = Observed()
-    one = stage.submit()
     stage.dispatcher.receive(ExecutorDied(0, "broken"))
-    assert stage.notes.ends == [(one.row_id, State.FAILED, FinishReason.ERROR, 0.0)]
+    assert stage.notes.ends[1:] == [(going_on.row_id, State.FAILED, FinishReason.ERROR, 5.0)]
 
 
 def test_a_request_is_submitted_with_its_arrival_and_what_was_foreseen() -> None:
@@ -167,4 +161,3 @@ def test_a_request_is_submitted_with_its_arrival_and_what_was_foreseen() -> None
     assert (one.times.arrival, one.predicted_length, one.distribution) == (4.5, 7.0, likely)
     plain = stage.submit()
     assert (plain.times.arrival, plain.predicted_length, plain.distribution) == (stage.dispatcher.now(), None, None)
-    assert np.array_equal(likely.lengths, [7])

@@ -177,18 +177,14 @@ def test_a_long_batch_is_not_passed_over_for_ever() -> None:
     assert served.count([0]) == 1 and 90 < served.index([0]) < 120
 
 
-def test_a_plan_says_what_was_expected_of_it() -> None:
-    plan = batcher_of([asked(0, 10, 20.2), asked(1, 12, 18)]).take(idle(), 0.0)
+def test_a_plan_says_what_was_expected_of_it_to_an_idle_executor() -> None:
+    batcher = batcher_of([asked(0, 10, 20.2), asked(1, 12, 18)])
+    assert batcher.take(worker(asked(9)), 0.0) is None and batcher.wake_at(0.0) is None, "only an idle one takes it"
+    plan = batcher.take(idle(), 0.0)
     assert plan is not None and plan.estimate == 21.0
     assert plan.terms.closed and plan.terms.overflow is Overflow.SPLIT and plan.returns is Returns.BATCH_END
     plan = batcher_of([asked(0)], "glp").take(idle(), 0.0)
     assert plan is not None and plan.terms.overflow is Overflow.SCALE and plan.estimate == 0.0
-
-
-def test_only_an_idle_executor_takes_a_batch() -> None:
-    batcher = batcher_of([asked(0)])
-    assert batcher.take(worker(asked(9)), 0.0) is None and len(batcher.waiting) == 1
-    assert batcher.wake_at(0.0) is None
 
 
 # Too large

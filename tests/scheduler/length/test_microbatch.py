@@ -90,13 +90,19 @@ async def test_what_arrives_while_the_predictor_works_goes_to_it_together() -> N
     assert answers[0].distribution is not None and answers[0].distribution.remaining(2) == 5
 
 
-async def test_after_the_time_limit_a_request_goes_on_with_the_fallback() -> None:
-    predictor, history = FakePredictor(busy=True), LengthHistory()
+@pytest.mark.parametrize(("error", "features"), [(None, (0.0,)), (RuntimeError("broken"), None)])
+async def test_after_the_time_limit_a_request_goes_on_with_the_fallback_and_what_comes_is_good_for_the_journal(
+    error: Exception | None, features: tuple[float, ...] | None
+) -> None:
+    predictor, history = FakePredictor(busy=True, error=error), LengthHistory()
     history.add("", "translate", 42)
     async with running(MicroBatcher(predictor, history, time_limit=0, idle_share=1)) as front:
         late = await front.predict(query())
         assert (late.length, late.source, late.features) == (42, Source.HISTORY, ())
-    assert (front.timeouts, front.failures, front.sources) == (1, 0, {Source.HISTORY: 1})
+        assert (front.timeouts, front.failures, front.sources) == (1, 0, {Source.HISTORY: 1})
+        predictor.may.set()
+        estimate = late.late and await late.late
+    assert (estimate and estimate.features, front.failures) == (features, int(error is not None))
 
 
 async def test_requests_that_are_gone_are_not_predicted_any_more_nor_harm_anybody() -> None:
@@ -127,27 +133,6 @@ async def test_a_predictor_that_fails_is_counted_and_asked_again(short: int, cap
         predictor.error, predictor.short = None, 0
         assert (await front.predict(query())).source is Source.FOREST
     assert caplog.text.count("the length predictor failed") == 1
-
-
-async def test_what_comes_too_late_but_was_under_way_is_still_good_for_the_journal() -> None:
-    predictor = FakePredictor(busy=True)
-    async with running(MicroBatcher(predictor, LengthHistory(), time_limit=0, idle_share=1)) as front:
-        late = await front.predict(query())
-        assert (late.source, late.features) == (Source.MAX_TOKENS, ())
-        predictor.may.set()
-        assert late.late is not None
-        estimate = await late.late
-        assert estimate is not None and estimate.features == (0.0,)
-
-
-async def test_a_late_answer_that_never_comes_harms_nobody() -> None:
-    predictor = FakePredictor(busy=True, error=RuntimeError("broken"))
-    async with running(MicroBatcher(predictor, LengthHistory(), time_limit=0, idle_share=1)) as front:
-        late = await front.predict(query())
-        predictor.may.set()
-        await settle()
-    assert late.late is not None
-    assert (late.late.result(), front.failures) == (None, 1)
 
 
 async def test_while_a_batch_is_late_others_go_on_too_and_are_predicted_afterwards() -> None:
