@@ -184,26 +184,16 @@ async def test_of_a_crowd_a_few_are_predicted_at_a_time_with_rests_between(monke
         await asyncio.gather(*crowd)
 
 
-async def test_who_went_on_and_has_ended_is_not_predicted_any_more() -> None:
+async def test_who_has_ended_is_not_predicted_nor_the_last_of_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MOST_ASKED", 2)
     predictor = FakePredictor()
     front = MicroBatcher(predictor, LengthHistory(), time_limit=0)
-    ended, kept = [await front.predict(query(name)) for name in ("ended", "kept")]
-    assert ended.late is not None
+    ended, _, last = [await front.predict(query(name)) for name in ("ended", "kept", "last")]
+    assert ended.late is not None and (last.late, front.timeouts) == (None, 3)
     ended.late.cancel()
     async with running(front):
         await settle()
     assert predictor.batches == [["kept"]]
-
-
-async def test_of_too_many_that_are_asked_for_the_last_are_not_predicted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MOST_ASKED", 2)
-    predictor = FakePredictor()
-    front = MicroBatcher(predictor, LengthHistory(), time_limit=0)
-    *_, last = [await front.predict(query(name)) for name in "abc"]
-    assert (last.late, front.timeouts) == (None, 3)
-    async with running(front):
-        await settle()
-    assert predictor.batches == [["a", "b"]]
 
 
 async def test_a_predictor_that_keeps_failing_is_left_alone_for_a_while() -> None:
