@@ -136,3 +136,52 @@ def test_a_template_that_loops_is_ended_and_the_next_conversation_is_encoded(tin
         with pytest.raises(TextError, match=r"took longer than 0\.2 s"):
             text.encode_chat([turn("user", "loop")])
         assert text.decode(text.encode_chat([turn("user", "hi")])) == "hi"
+
+
+# Options of /tokenize, and variables of a template
+
+HI = [turn("user", "Hi")]
+
+
+def test_control_tokens_are_left_out_or_written_out(tiny_text: Text) -> None:
+    ids = [tiny.START_ID, *tiny_text.encode("Hi"), tiny.END_ID]
+    assert tiny_text.decode(ids) == "Hi"
+    assert tiny_text.decode(ids, skip_special_tokens=False) == f"{tiny.START}Hi{tiny.END}"
+
+
+def test_a_token_is_spelled_as_the_vocabulary_has_it(tiny_text: Text) -> None:
+    assert "".join(tiny_text.token_string(token_id) for token_id in tiny_text.encode("a b")) == "aĠb"
+    assert tiny_text.token_string(tiny.END_ID) == tiny.END
+    assert tiny_text.token_string(10**6) == ""
+
+
+def test_a_conversation_may_end_before_the_assistant_speaks(tiny_text: Text) -> None:
+    ended = tiny_text.encode_chat(HI, add_generation_prompt=False)
+    begun = tiny_text.encode_chat(HI)
+    assert begun[: len(ended)] == ended
+    assert tiny_text.decode(begun[len(ended) :], skip_special_tokens=False) == f"{tiny.START}assistant\n"
+
+
+def test_the_assistants_last_turn_may_stay_open(tiny_text: Text) -> None:
+    turns = [*HI, turn("assistant", f"It is {tiny.END}")]
+    ids = tiny_text.encode_chat(turns, add_generation_prompt=False, continue_final_message=True)
+    begun = tiny_text.encode_chat(HI)
+    assert ids[: len(begun)] == begun and not {tiny.START_ID, tiny.END_ID} & set(ids[len(begun) :])
+    assert tiny_text.decode(ids[len(begun) :]) == f"It is {tiny.END}"
+
+
+def test_variables_reach_the_template(tiny_folder: Path) -> None:
+    text = Text.load(tiny_folder, chat_template="{{ mood | default('calm') }}: {{ messages[0]['content'] }}")
+    assert text.decode(text.encode_chat(HI)) == "calm: Hi"
+    assert text.decode(text.encode_chat(HI, variables={"mood": "gay"})) == "gay: Hi"
+
+
+@pytest.mark.parametrize("name", ["tokenize", "chat_template", "conversation", "add_generation_prompt", "padding"])
+def test_variables_may_not_take_the_place_of_what_has_its_own_meaning(tiny_text: Text, name: str) -> None:
+    with pytest.raises(TextError, match=name):
+        tiny_text.encode_chat(HI, variables={name: True})
+
+
+def test_control_texts_in_variables_are_plain_text(tiny_folder: Path) -> None:
+    text = Text.load(tiny_folder, chat_template="{{ mood }}{{ messages[0]['content'] }}")
+    assert tiny.END_ID not in text.encode_chat(HI, variables={"mood": tiny.END})

@@ -39,9 +39,7 @@ ENDS = [
 
 
 @pytest.mark.parametrize(("named", "behind", "expected"), ENDS)
-def test_ends_are_the_tokenizers_own_and_the_control_token_behind_an_assistants_turn(
-    folder: Path, named: str, behind: str, expected: set[int]
-) -> None:
+def test_ends_are_the_tokenizers_and_those_of_turns(folder: Path, named: str, behind: str, expected: set[int]) -> None:
     template = behind if "{%" in behind else TURN.replace("BEHIND", behind)
     assert Text.load(name_end(folder, named), chat_template=template).end_token_ids == expected
 
@@ -71,8 +69,7 @@ def test_a_text_with_a_token_that_the_network_lacks_is_refused_by_name(folder: P
 
 def test_ids_are_counted_up_to_the_largest(folder: Path) -> None:
     """A vocabulary with a gap has fewer tokens than ids."""
-    path = folder / "tokenizer.json"
-    content = json.loads(path.read_text("utf-8"))
+    content = json.loads((folder / "tokenizer.json").read_text("utf-8"))
     content["model"]["vocab"]["zz"] = 400
-    path.write_text(json.dumps(content), "utf-8")
+    (folder / "tokenizer.json").write_text(json.dumps(content), "utf-8")
     assert Text.load(folder).vocab_size == 401

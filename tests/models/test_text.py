@@ -2,7 +2,6 @@
 
 import codecs
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,14 +20,8 @@ VOCAB = 320
 CONTROL = (tiny.PAD, tiny.START, tiny.END)
 FAMILY = "\U0001f469\u200d\U0001f469\u200d\U0001f467\u200d\U0001f466"
 SAMPLES = (
-    "naïve café",
-    "😀😀",
-    f"a {FAMILY} b",
-    "你好，世界。",
-    "مرحبا بالعالم",
-    "e\u0301\u0302",
-    "tab\tline\n",
-    "\ufffd, meant",
+    *("naïve café", "😀😀", f"a {FAMILY} b", "你好，世界。", "مرحبا بالعالم"),
+    *("e\u0301\u0302", "tab\tline\n", "\ufffd, meant"),
 )
 
 # Hypothesis tries the strings of loaded modules as well, and special tokens have no text.
@@ -154,19 +147,26 @@ def test_the_table_is_made_before_the_first_answer(tiny_folder: Path) -> None:
     assert "_byte_table" in vars(text)
 
 
-def test_all_streams_of_a_step_are_decoded_in_one_call(tiny_text: Text) -> None:
+@pytest.fixture
+def decoded(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
+    """How many tokens each line had that was decoded, call by call."""
+    calls, decode = list[list[int]](), Text.decode_batch
+
+    def noted(text: Text, lines: Sequence[Sequence[int]]) -> Sequence[str]:
+        calls.append([len(line) for line in lines])
+        return decode(text, lines)
+
+    monkeypatch.setattr(Text, "decode_batch", noted)
+    return calls
+
+
+def test_all_streams_of_a_step_are_decoded_in_one_call(tiny_text: Text, decoded: list[list[int]]) -> None:
     ids = tiny_text.encode("one é, two")
-    streams, texts, calls = [TextStream(tiny_text) for _ in range(3)], [""] * 3, []
-
-    class Counting:
-        def decode_batch(self, lines: Sequence[Sequence[int]]) -> Sequence[str]:
-            calls.append(len(lines))
-            return tiny_text.decode_batch(lines)
-
+    streams, texts = [TextStream(tiny_text) for _ in range(3)], [""] * 3
     for token in ids:
-        foresee_together(Counting(), [(stream, token) for stream in streams])  # type: ignore[arg-type]
+        foresee_together(tiny_text, [(stream, token) for stream in streams])
         texts = [text + stream.push(token) for text, stream in zip(texts, streams, strict=True)]
-    assert calls == [6] * len(ids) and texts == ["one é, two"] * 3
+    assert [len(lines) for lines in decoded] == [6] * len(ids) and texts == ["one é, two"] * 3
 
 
 def test_an_endless_run_of_stray_bytes_is_shown_after_a_bounded_wait(tiny_text: Text) -> None:
@@ -176,29 +176,19 @@ def test_an_endless_run_of_stray_bytes_is_shown_after_a_bounded_wait(tiny_text: 
     assert "".join(shown) == "\ufffd" * len(stray)
 
 
-def test_an_endless_run_of_control_tokens_is_not_decoded_again_and_again(tiny_text: Text) -> None:
+def test_an_endless_run_of_control_tokens_is_decoded_once(tiny_text: Text, decoded: list[list[int]]) -> None:
     """Tokens without text used to stay pending for ever, so that each decoded all before it once more."""
-
-    @dataclass
-    class Counting:
-        most: int = 0
-
-        def decode_batch(self, lines: Sequence[Sequence[int]]) -> Sequence[str]:
-            self.most = max(self.most, *map(len, lines))
-            return tiny_text.decode_batch(lines)
-
-    counting = Counting()
-    stream = TextStream(counting)  # type: ignore[arg-type]
+    stream = TextStream(tiny_text)
     assert {stream.push(2) for _ in range(10 * LONGEST_WAIT)} == {""}
     assert stream.push(tiny_text.encode("a")[0]) == "a"
-    assert counting.most <= 2 * LONGEST_WAIT
+    assert max(map(max, decoded)) <= 2 * LONGEST_WAIT
 
 
 # What tokenizers do not know
 
 
 def test_text_that_the_vocabulary_has_no_token_for_is_refused() -> None:
-    text = Text(PreTrainedTokenizerFast(tokenizer_object=Tokenizer(models.WordLevel({"a": 0}))))  # type: ignore[no-untyped-call]
+    text = of_backend(Tokenizer(models.WordLevel({"a": 0})))
     assert text.encode("a") == [0]
     with pytest.raises(TextError, match="cannot encode this text"):
         text.encode("\0")
@@ -208,7 +198,7 @@ def test_a_panic_of_the_tokenizer_is_an_error_of_the_text() -> None:
     """Rust's panics are no `Exception`: the client's connection was closed without a word."""
     backend = Tokenizer(models.BPE({"a": 0, "b": 1}, []))
     backend.pre_tokenizer = pre_tokenizers.Split(Regex("(a+)+$"), "isolated")
-    text = Text(PreTrainedTokenizerFast(tokenizer_object=backend))  # type: ignore[no-untyped-call]
+    text = of_backend(backend)
     for length in (60, 6000):
         with pytest.raises(TextError, match="cannot encode this text: PanicException: .*retry-limit"):
             text.encode("a" * length + "b")
@@ -216,10 +206,9 @@ def test_a_panic_of_the_tokenizer_is_an_error_of_the_text() -> None:
 
 
 def test_a_lone_surrogate_is_refused(tiny_text: Text) -> None:
-    with pytest.raises(TextError, match="cannot encode this text"):
-        tiny_text.encode("\ud800")
-    with pytest.raises(TextError, match="cannot encode this text"):
-        tiny_text.encode_chat([{"role": "user", "content": "\ud800"}])
+    for encode in (tiny_text.encode, lambda text: tiny_text.encode_chat([{"role": "user", "content": text}])):
+        with pytest.raises(TextError, match="cannot encode this text"):
+            encode("\ud800")
 
 
 BROKEN = [
@@ -256,7 +245,7 @@ def test_a_vocabulary_of_characters_is_not_read_as_one_of_bytes() -> None:
     """The character é also stands for the byte 0xE9 in byte-level vocabularies; here it stands for itself."""
     backend = Tokenizer(models.BPE({"é": 0, "\u2581": 1, "?": 2}, [], unk_token="?"))
     backend.decoder = decoders.Metaspace()
-    text = Text(PreTrainedTokenizerFast(tokenizer_object=backend))  # type: ignore[no-untyped-call]
+    text = of_backend(backend)
     assert text.token_bytes(0) == "é".encode()
 
 

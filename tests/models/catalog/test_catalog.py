@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from models.catalog.catalog import DEFAULT_EMBEDDER, DEFAULT_MODEL, Catalog, CatalogError, default_cache
+from models.catalog.catalog import DEFAULT_MODEL, Catalog, CatalogError, default_cache
 from models.catalog.checkpoint import read_need
 from models.catalog.packaged import PACKAGED, PackagedModel
 from models.network.generation_config import sampling_defaults
@@ -29,10 +29,6 @@ def checkpoint(folder: Path) -> Path:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_bytes(content)
     return folder
-
-
-def test_the_default_models_are_packaged() -> None:
-    assert {DEFAULT_MODEL, DEFAULT_EMBEDDER} <= {model.name for model in PACKAGED}
 
 
 def test_the_default_model_bounds_its_answers_and_models_of_others_are_left_to_the_context(tmp_path: Path) -> None:

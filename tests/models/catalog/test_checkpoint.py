@@ -1,6 +1,7 @@
 """Folders that can be served, and why others are refused."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -27,29 +28,21 @@ def shards(folder: Path, *names: str) -> None:
     (folder / "model.safetensors.index.json").write_text(json.dumps(index))
 
 
-def test_config_weights_and_tokenizer_are_enough(folder: Path) -> None:
-    require_checkpoint(folder)
+UNFIT: list[tuple[Callable[[Path], object], str]] = [
+    (
+        lambda folder: (folder / "model.safetensors").rename(folder / "pytorch_model.bin"),
+        r"no safetensors weights: pytorch_model\.bin may run code .* convert it to safetensors",
+    ),
+    (lambda folder: (folder / "config.json").unlink(), r"has no config\.json: name the folder that holds"),
+    (lambda folder: (folder / "config.json").rename(folder / "a.gguf"), r"name the file itself: .*a\.gguf"),
+    (lambda folder: (folder / "tokenizer.json").unlink(), "has no tokenizer"),
+]
 
 
-def test_weights_in_a_format_that_can_run_code_are_refused_with_the_remedy(folder: Path) -> None:
-    (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
-    refused(folder, r"no safetensors weights: pytorch_model\.bin may run code .* convert it to safetensors")
-
-
-def test_a_folder_without_config_is_refused(folder: Path) -> None:
-    (folder / "config.json").unlink()
-    refused(folder, r"has no config\.json: name the folder that holds")
-
-
-def test_a_folder_that_holds_a_gguf_file_is_told_to_name_it(folder: Path) -> None:
-    (folder / "config.json").unlink()
-    (folder / "model.gguf").touch()
-    refused(folder, r"name the file itself: .*model\.gguf")
-
-
-def test_a_folder_without_tokenizer_is_refused(folder: Path) -> None:
-    (folder / "tokenizer.json").unlink()
-    refused(folder, "has no tokenizer")
+@pytest.mark.parametrize(("change", "reason"), UNFIT)
+def test_what_cannot_be_served_is_refused(folder: Path, change: Callable[[Path], object], reason: str) -> None:
+    change(folder)
+    refused(folder, reason)
 
 
 @pytest.mark.parametrize("content", [FILES["model.safetensors"][:-1], b"version https://git-lfs", b""])
@@ -74,6 +67,7 @@ def test_a_config_that_tells_no_sizes_is_no_need_but_an_error(folder: Path, conf
 
 
 def test_every_shard_of_the_index_must_be_there(folder: Path) -> None:
+    require_checkpoint(folder)
     shards(folder, "model.safetensors", "model-2.safetensors")
     refused(folder, r"model-2\.safetensors is not a whole")
     (folder / "model-2.safetensors").write_bytes(FILES["model.safetensors"])

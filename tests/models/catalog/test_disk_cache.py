@@ -4,7 +4,7 @@ import errno
 import io
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -89,47 +89,36 @@ def test_what_a_killed_process_left_is_removed(tmp_path: Path) -> None:
     assert not (folder / "half").exists()
 
 
-class FullDisk:
-    """Lets a number of writes through, then the disk is full. It counts every file that Python code writes."""
+class LastFile(io.FileIO):
+    """Lets a number of writes through, of all files that Python code writes, then the disk is full."""
 
-    def __init__(self, room: int) -> None:
-        self.room = room
-        self._open = Path.open
-
-    def open(self, path: Path, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
-        return _LastFile(self, path) if mode == "wb" else self._open(path, mode, *args, **kwargs)
-
-
-class _LastFile(io.FileIO):
-    def __init__(self, disk: FullDisk, path: Path) -> None:
-        super().__init__(path, "w")
-        self._disk = disk
+    room: Iterator[int]
 
     def write(self, data: Any) -> int:
-        if self._disk.room == 0:
+        if next(self.room, None) is None:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        self._disk.room -= 1
         return super().write(data)
 
 
-@pytest.mark.parametrize("room", range(5))
+@pytest.mark.parametrize("room", range(6))
 def test_a_full_disk_is_named_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, room: int) -> None:
-    disk = FullDisk(room)
-    with monkeypatch.context() as patched:
-        patched.setattr(Path, "open", lambda path, *args, **kwargs: disk.open(path, *args, **kwargs))
-        with pytest.raises(CatalogError, match=r"No space left on device; free some space .* LENGTHWISE_CACHE"):
+    """Five writes are all there are, and each may be the last."""
+    plain = Path.open
+
+    def open_last(path: Path, mode: str = "r", *how: Any, **more: Any) -> Any:
+        return LastFile(path, "w") if mode == "wb" else plain(path, mode, *how, **more)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LastFile, "room", iter(range(room)), raising=False)
+        patch.setattr(Path, "open", open_last)
+        if room == 5:
             obtain(tmp_path)
-    assert disk.room == 0
-    assert left_over(tmp_path) == []
+        else:
+            with pytest.raises(CatalogError, match=r"No space left on device; free some space .* LENGTHWISE_CACHE"):
+                obtain(tmp_path)
+            assert left_over(tmp_path) == []
+        assert next(LastFile.room, None) is None
     assert (obtain(tmp_path) / "a").exists()
-
-
-def test_five_writes_are_all_there_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without this the sweep above could end before the last write and not show it."""
-    disk = FullDisk(5)
-    monkeypatch.setattr(Path, "open", lambda path, *args, **kwargs: disk.open(path, *args, **kwargs))
-    obtain(tmp_path)
-    assert disk.room == 0
 
 
 def test_too_little_space_is_told_before_anything_is_fetched(tmp_path: Path) -> None:

@@ -137,23 +137,19 @@ def test_a_missing_file_and_a_file_of_another_kind_are_refused(tmp_path: Path) -
 
 
 BROKEN = [
-    ({"split__count": 3}, "join the parts first"),
-    ({"architecture": "novelty"}, "tiny.gguf cannot be converted .*architecture"),
+    ({"split__count": 3}, 1.0, "join the parts first"),
+    ({"architecture": "novelty"}, 1.0, "tiny.gguf cannot be converted .*architecture"),
+    ({}, 0.75, "it is damaged"),
 ]
 
 
-@pytest.mark.parametrize(("written", "message"), BROKEN)
-def test_parts_of_files_and_unknown_networks_are_refused(source: Path, written: dict[str, Any], message: str) -> None:
+@pytest.mark.parametrize(("written", "share", "message"), BROKEN)
+def test_what_cannot_be_converted_is_refused(source: Path, written: Any, share: float, message: str) -> None:
+    """A part of a file, an unknown network, and what was cut short."""
     tiny_gguf.write(source, **written)
-    with pytest.raises(CatalogError, match=message):
-        converted(source)
-
-
-def test_a_file_that_was_cut_short_is_refused(source: Path) -> None:
-    tiny_gguf.write(source)
     content = source.read_bytes()
-    source.write_bytes(content[: len(content) * 3 // 4])
-    with pytest.raises(CatalogError, match="it is damaged"):
+    source.write_bytes(content[: int(len(content) * share)])
+    with pytest.raises(CatalogError, match=message):
         converted(source)
 
 

@@ -25,10 +25,9 @@ from tests.architectures import GROUPED, SERVED, Served, build, plain
 TEXT = torch.randint(3, 320, (2, 60), generator=torch.Generator().manual_seed(0))
 """Two texts (2, 60)."""
 
-pytestmark = pytest.mark.skipif(find_library() is None, reason="nothing was compiled for this CPU: no C++ compiler")
-
-
-MULTIPLIES_LEVELS = (found := find_library()) is not None and found.multiplies_levels
+FASTEST = find_library()
+pytestmark = pytest.mark.skipif(FASTEST is None, reason="nothing was compiled for this CPU: no C++ compiler")
+levels = pytest.mark.skipif(not (FASTEST and FASTEST.multiplies_levels), reason="this CPU has no AVX-512 VNNI")
 
 
 @pytest.fixture(params=BUILDS)
@@ -40,9 +39,10 @@ def library(request: pytest.FixtureRequest) -> Library:
 
 
 def native(
-    folder: Path, library: Library, dtype: torch.dtype = torch.float32, quantization: Quantization = Quantization.NONE
+    folder: Path, library: Library | None, dtype: torch.dtype = torch.float32, *kept: Quantization
 ) -> NativeDecoder:
-    return take_over_natively(take_over(plain(folder, dtype), 128), library, dtype, quantization)
+    assert library is not None
+    return take_over_natively(take_over(plain(folder, dtype), 128), library, dtype, *kept)
 
 
 class Rows:
@@ -86,9 +86,7 @@ def test_heads_of_any_even_size_are_computed(tmp_path: Path, sizes: dict[str, in
 @pytest.fixture(scope="module")
 def one(tmp_path_factory: pytest.TempPathFactory) -> NativeDecoder:
     """A small network in float32, on the fastest build."""
-    library = find_library()
-    assert library is not None
-    return native(tiny.build(tmp_path_factory.mktemp("native")), library)
+    return native(tiny.build(tmp_path_factory.mktemp("native")), FASTEST)
 
 
 def round_weight(weight: Tensor, quantization: Quantization) -> Tensor:
@@ -113,11 +111,10 @@ def round_inputs(values: Tensor) -> Tensor:
     return rounded[..., : values.shape[-1]]
 
 
-@pytest.mark.skipif(not MULTIPLIES_LEVELS, reason="this CPU has no AVX-512 VNNI")
+@levels
 @pytest.mark.parametrize("quantization", [Quantization.INT8, Quantization.INT4])
 @pytest.mark.parametrize("sizes", [{}, {"head_dim": 20, "intermediate_size": 100}], ids=str)
 def test_weights_of_few_bits_are_levels(tmp_path: Path, sizes: dict[str, int], quantization: Quantization) -> None:
-    library = find_library() or pytest.fail("no library")
     folder = build(tmp_path, "Llama", {**GROUPED, "tie_word_embeddings": False, **sizes})
     reference = plain(folder)
     for name, module in reference.named_modules():
@@ -125,25 +122,24 @@ def test_weights_of_few_bits_are_levels(tmp_path: Path, sizes: dict[str, int], q
             kept = Quantization.INT8 if name == "lm_head" else quantization
             module.weight.data = round_weight(module.weight.data, kept)
             module.register_forward_pre_hook(lambda _, inputs: (round_inputs(inputs[0]),))
-    expected, found = reference(TEXT).logits, native(folder, library, quantization=quantization).read(TEXT)
+    expected, found = reference(TEXT).logits, native(folder, FASTEST, torch.float32, quantization).read(TEXT)
     errors = (found - expected).norm(dim=-1) / expected.norm(dim=-1)
     assert errors.median() < 1e-3, "where one number falls into another level, the text goes another way from there"
 
 
-@pytest.mark.skipif(not MULTIPLIES_LEVELS, reason="this CPU has no AVX-512 VNNI")
+@levels
 @pytest.mark.parametrize("quantization", [Quantization.INT8, Quantization.INT4])
 def test_in_few_bits_neither_neighbours_nor_cuts_change_a_bit(tiny_folder: Path, quantization: Quantization) -> None:
-    network = native(tiny_folder, find_library() or pytest.fail("no library"), quantization=quantization)
+    network = native(tiny_folder, FASTEST, torch.float32, quantization)
     together = network.read(TEXT)
     assert torch.equal(network.read(TEXT[1:])[0], together[1])
     for cuts in ([1], [7, 8], [31, 32, 33]):
         assert torch.equal(read_in_chunks(network, TEXT, cuts), together)
 
 
-@pytest.mark.skipif(not MULTIPLIES_LEVELS, reason="this CPU has no AVX-512 VNNI")
+@levels
 def test_few_bits_are_few_bytes(tiny_folder: Path) -> None:
-    library = find_library() or pytest.fail("no library")
-    sizes = {kind: native(tiny_folder, library, quantization=kind).weight_bytes for kind in Quantization}
+    sizes = {kind: native(tiny_folder, FASTEST, torch.float32, kind).weight_bytes for kind in Quantization}
     wide = sizes[Quantization.NONE]
     assert wide / 4 < sizes[Quantization.INT8] < 0.3 * wide
     assert wide / 8 < sizes[Quantization.INT4] < sizes[Quantization.INT8]
@@ -193,7 +189,7 @@ def test_no_number_of_threads_changes_a_bit(tiny_folder: Path, one: NativeDecode
     """Seven threads on two cores: each is put off by the system again and again."""
     expected = one.read(TEXT)
     torch.set_num_threads(threads)
-    network = native(tiny_folder, find_library() or pytest.fail("no library"))
+    network = native(tiny_folder, FASTEST)
     for _ in range(300):
         assert torch.equal(network.read(TEXT), expected)
 
@@ -238,9 +234,9 @@ def test_a_text_that_is_read_in_several_stretches_is_what_transformers_reads(tmp
 
 
 def test_a_float32_pass_keeps_weights_of_16_bits_in_bfloat16_where_that_holds_them(tmp_path: Path) -> None:
-    library = find_library() or pytest.fail("no library")
     folder = build(tmp_path, "Llama", GROUPED)
-    network = plain(folder)
+    network, library = plain(folder), FASTEST
+    assert library is not None
     for parameter in network.parameters():
         parameter.data = parameter.data.bfloat16().float()
     expected = network(TEXT).logits
@@ -276,9 +272,8 @@ def test_other_logits_than_torchs_are_found_at_the_start(
 ) -> None:
     usual = NativeDecoder.read
     monkeypatch.setattr(NativeDecoder, "read", lambda network, tokens: usual(network, tokens).roll(1, dims=-1))
-    library = find_library() or pytest.fail("no library")
     with pytest.raises(OtherLogits, match="relative error"):
-        native(tiny_folder, library)
+        native(tiny_folder, FASTEST)
     with caplog.at_level("WARNING"):
         assert not isinstance(load(tiny_folder, dtype="float32").network, NativeDecoder)
     assert "computes other logits" in caplog.text

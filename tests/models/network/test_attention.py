@@ -87,10 +87,9 @@ def test_products_of_batches_of_matrices_are_the_fused_kernel(case: Case) -> Non
     assume(case.mask is not None)
     mask = attention.prepare_mask(case.mask, 1, torch.float32, case.key.shape[1])
     assert isinstance(mask, Tensor)
-    found = attention._multiply_batches(case.query, case.key, case.value, mask, 0.3)
-    torch.testing.assert_close(
-        found, attention._grouped(case.query, case.key, case.value, case.mask, 0.3), atol=1e-6, rtol=1e-5
-    )
+    arguments = (case.query, case.key, case.value)
+    found, expected = attention._multiply_batches(*arguments, mask, 0.3), attention._grouped(*arguments, case.mask, 0.3)
+    torch.testing.assert_close(found, expected, atol=1e-6, rtol=1e-5)
 
 
 def test_many_cells_in_bfloat16_are_read_beside_their_gaps_and_without_them() -> None:
@@ -128,16 +127,9 @@ def test_rows_read_as_runs_have_the_bits_that_they_have_under_a_mask(
     valid = torch.arange(longest) >= longest - torch.tensor(lengths)[:, None]
     mask = attention.prepare_mask(valid[:, None, None], 1, torch.float32, kv_heads)
     expected = attention.attend(query, keys, values, mask, 0.3)
-    exact, loose = (
-        attention.attend(
-            query,
-            tokens[0],
-            tokens[1],
-            attention.Runs.listed(starts, lengths, bound, attention.gather_attention, CPU),
-            0.3,
-        )
-        for bound in (longest, longest + 30)
-    )
+    gather = attention.gather_attention
+    runs = [attention.Runs.listed(starts, lengths, bound, gather, CPU) for bound in (longest, longest + 30)]
+    exact, loose = (attention.attend(query, tokens[0], tokens[1], run, 0.3) for run in runs)
     assert torch.equal(exact, expected)
     torch.testing.assert_close(loose, expected, atol=1e-6, rtol=1e-5)
 
@@ -180,13 +172,6 @@ def test_triangles_of_a_prompt_are_made_once_a_pass() -> None:
     assert sorted(triangles) == [128, 150]
     assert torch.equal(attention.attend(case.query, case.key, case.value, mask, 0.3), first)
     assert all(mask._triangles[columns] is triangle for columns, triangle in triangles.items())
-
-
-def test_the_weights_of_one_query_are_the_softmax_of_its_scores() -> None:
-    key = torch.tensor([0.0, math.log(3)])[None, None, :, None]
-    value = torch.tensor([8.0, 4.0])[None, None, :, None]
-    found, _ = attention.masked_attention(MODULE, torch.ones(1, 1, 1, 1), key, value, None, scaling=1.0)
-    assert found.item() == pytest.approx(8 * 0.25 + 4 * 0.75)
 
 
 def test_what_is_masked_has_no_influence() -> None:

@@ -42,6 +42,13 @@ TEXT = torch.randint(3, 320, (2, 60), generator=torch.Generator().manual_seed(0)
 """Two texts (2, 60)."""
 
 
+def decoder(folder: Path, dtype: str = "float32", **sizes: Any) -> Decoder:
+    """A network of our own, on torch's kernels."""
+    network = load(build(folder, "Llama", {**GROUPED, **sizes}), dtype=dtype, kernels=Kernels.TORCH).network
+    assert isinstance(network, Decoder)
+    return network
+
+
 @pytest.mark.parametrize("served", SERVED, ids=str)
 def test_each_architecture_runs_on_its_pass_and_computes_what_transformers_does(tmp_path: Path, served: Served) -> None:
     folder = build(tmp_path, served.kind, served.sizes)
@@ -219,9 +226,8 @@ class Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
 def test_a_step_takes_two_dozen_operations_a_layer(tmp_path: Path, tiny_text: Text) -> None:
     """Transformers' modules take 43. Without inference mode, so that composite operations are seen as their parts."""
     layers = 30
-    model = load(
-        build(tmp_path, "Llama", {**GROUPED, "num_hidden_layers": layers}), dtype="float32", kernels=Kernels.TORCH
-    )
+    folder = build(tmp_path, "Llama", {**GROUPED, "num_hidden_layers": layers})
+    model = load(folder, dtype="float32", kernels=Kernels.TORCH)
     batch = running(model, tiny_text, 4)
     with torch.no_grad(), Operations() as seen:
         batch.step()
@@ -263,8 +269,7 @@ def test_rotation_and_gated_product_are_compiled_to_one_graph_each(tmp_path: Pat
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch's own modules
 @pytest.mark.skipif(shutil.which("g++") is None, reason="there is no compiler")
 def test_compiled_rotation_and_gated_product_are_those_of_their_operations(tmp_path: Path) -> None:
-    network = load(build(tmp_path, "Llama", GROUPED), dtype="float32", kernels=Kernels.TORCH).network
-    assert isinstance(network, Decoder)
+    network = decoder(tmp_path)
     expected = network.read(TEXT[:1])
     with config.patch(SCALAR):
         network.compile_parts()
@@ -285,13 +290,11 @@ def test_parts_that_cannot_be_compiled_stay_operations_and_the_log_says_so(
             raise OSError("no compiler")
         return lambda *inputs: [wrong * found for found in graph.forward(*inputs)]
 
-    network = load(build(tmp_path, "Llama", GROUPED), dtype=dtype, kernels=Kernels.TORCH).network
-    assert isinstance(network, Decoder)
+    network = decoder(tmp_path, dtype)
     expected = network.read(TEXT)
     network.compile_parts(backend)
     assert torch.equal(network.read(TEXT), expected)
-    refused = [message for message in caplog.messages if "is several kernels, which costs speed" in message]
-    assert len(refused) == 2
+    assert caplog.text.count("is several kernels, which costs speed") == 2
     assert all(getattr(layer, part) is plain for layer in network.layers for part, plain in PARTS.items())
 
 
@@ -305,8 +308,7 @@ def test_a_part_that_rounds_less_is_taken_though_the_logits_differ(tmp_path: Pat
 
         return run
 
-    network = load(build(tmp_path, "Llama", GROUPED), dtype="bfloat16", kernels=Kernels.TORCH).network
-    assert isinstance(network, Decoder)
+    network = decoder(tmp_path, "bfloat16")
     expected = network.read(TEXT)
     network.compile_parts(backend)
     assert all(getattr(layer, part) is not PARTS[part] for layer in network.layers for part in PARTS)

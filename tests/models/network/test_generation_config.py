@@ -9,10 +9,6 @@ from models.network.generation_config import SamplingDefaults, check_overrides, 
 RECOMMENDED = b'{"do_sample": true, "temperature": 0.2, "top_p": 0.9, "max_new_tokens": 512, "eos_token_id": 2}'
 
 
-def test_a_file_recommends_what_it_names_and_leaves_the_rest_to_the_api() -> None:
-    assert sampling_defaults(RECOMMENDED) == SamplingDefaults(temperature=0.2, top_p=0.9, max_new_tokens=512)
-
-
 OPERATORS = [
     ({}, SamplingDefaults(temperature=0.2, top_p=0.9, max_new_tokens=512)),
     ({"temperature": 1, "top_k": 40}, SamplingDefaults(1.0, 0.9, 40, max_new_tokens=512)),

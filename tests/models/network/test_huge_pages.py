@@ -2,6 +2,7 @@
 
 import ctypes
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -16,17 +17,18 @@ from tests import tiny
 SIZE = 4096
 
 
-class Kernel:
-    """A C library that notes what advice it is given, and gives `answer` to it."""
+@pytest.fixture(params=[0, -1])
+def advice(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int, int]]:
+    """What the kernel was advised, whatever it answers."""
+    given: list[tuple[int, int, int]] = []
 
-    def __init__(self, answer: int) -> None:
-        self.advice: list[tuple[int, int, int]] = []
-        self.answer = answer
-        self.madvise = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)(self._note)
+    def note(start: int, length: int, advice: int) -> int:
+        given.append((start, start + length, advice))
+        return int(request.param)
 
-    def _note(self, start: int, length: int, advice: int) -> int:
-        self.advice.append((start, start + length, advice))
-        return self.answer
+    madvise = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)(note)
+    monkeypatch.setattr(ctypes, "CDLL", lambda *_, **__: SimpleNamespace(madvise=madvise))
+    return given
 
 
 @pytest.fixture
@@ -41,13 +43,8 @@ def test_pages_hold_each_weight_and_none_is_told_twice() -> None:
     memory = torch.zeros(100 * SIZE, dtype=torch.uint8)
     at = -memory.data_ptr() % SIZE  # the first page that begins in it
     network = nn.Module()
-    for name, first, count in [
-        ("a", 5, 10),
-        ("b", SIZE - 1, 2),
-        ("c", 9 * SIZE, SIZE),
-        ("d", 12 * SIZE + 1, SIZE),
-        ("e", 0, 0),
-    ]:
+    places = {"a": (5, 10), "b": (SIZE - 1, 2), "c": (9 * SIZE, SIZE), "d": (12 * SIZE + 1, SIZE), "e": (0, 0)}
+    for name, (first, count) in places.items():
         network.register_buffer(name, memory[at + first : at + first + count])
     network.meta = torch.empty(5, device="meta")
     start = memory.data_ptr() + at
@@ -64,23 +61,16 @@ def test_packed_weights_are_found_where_the_plain_ones_are_gone() -> None:
     assert find_pages(network, 1) == list(range(start, start + count)) and count >= 64 * 48 * 4
 
 
-@pytest.mark.parametrize("answer", [0, -1])
-def test_loading_advises_the_weights_pages_whatever_the_kernel_answers(
-    answer: int, size_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    kernel = Kernel(answer)
-    monkeypatch.setattr(ctypes, "CDLL", lambda *_, **__: kernel)
+@pytest.mark.usefixtures("size_file")
+def test_loading_advises_the_weights_pages(advice: list[tuple[int, int, int]], tmp_path: Path) -> None:
     network = load(tiny.build(tmp_path / "tiny")).network
-    assert kernel.advice == [(page, page + SIZE, MADV_COLLAPSE) for page in find_pages(network, SIZE)]
-    assert kernel.advice
+    assert advice == [(page, page + SIZE, MADV_COLLAPSE) for page in find_pages(network, SIZE)] != []
 
 
-def test_a_system_without_huge_pages_is_asked_for_none(size_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_system_without_huge_pages_is_asked_for_none(size_file: Path, advice: list[tuple[int, int, int]]) -> None:
     size_file.unlink()
-    kernel = Kernel(0)
-    monkeypatch.setattr(ctypes, "CDLL", lambda *_, **__: kernel)
     move_weights(nn.Linear(2, 2))
-    assert not kernel.advice
+    assert not advice
 
 
 def test_what_a_network_computes_stays(tmp_path: Path) -> None:

@@ -64,9 +64,8 @@ def test_a_row_alone_has_the_bits_that_it_has_among_others() -> None:
 
 @pytest.mark.skipif(not packs(torch.bfloat16, torch.device("cpu")), reason="this CPU does not multiply in bfloat16")
 def test_a_decoder_in_bfloat16_tells_apart_what_its_head_would_round_to_one_number(tmp_path: Path) -> None:
-    network = load(
-        build(tmp_path, "Llama", {**GROUPED, "tie_word_embeddings": True}), dtype="bfloat16", kernels=Kernels.TORCH
-    ).network
+    folder = build(tmp_path, "Llama", {**GROUPED, "tie_word_embeddings": True})
+    network = load(folder, dtype="bfloat16", kernels=Kernels.TORCH).network
     assert isinstance(network, Decoder)
     logits = network.read(torch.arange(5, 25)[None])[0]
     sharp = (logits != logits.bfloat16()).sum(dim=-1)

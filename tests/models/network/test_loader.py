@@ -43,9 +43,16 @@ def forward(model: LoadedModel, tokens: Tensor, select: tuple[Tensor, Tensor] | 
 # What is refused
 
 
-def test_a_checkpoint_that_brings_code_is_refused(folder: Path) -> None:
-    edit(folder / "config.json", auto_map={"AutoModelForCausalLM": "modeling.Evil"})
-    with pytest.raises(LoadError, match="auto_map"):
+STRANGE = [
+    ({"auto_map": {"AutoModelForCausalLM": "modeling.Evil"}}, "auto_map"),
+    ({"model_type": "qwen3", "layer_types": ["linear_attention", "full_attention"]}, "linear_attention"),
+]
+
+
+@pytest.mark.parametrize(("changes", "said"), STRANGE)
+def test_code_and_layers_with_a_state_of_their_own_are_refused(folder: Path, changes: Any, said: str) -> None:
+    edit(folder / "config.json", **changes)
+    with pytest.raises(LoadError, match=said):
         load(folder)
 
 
@@ -56,21 +63,23 @@ def test_weights_that_are_not_safetensors_are_refused(folder: Path) -> None:
         load(folder)
 
 
-def test_an_unknown_dtype_is_refused_with_those_that_are_known(folder: Path) -> None:
-    with pytest.raises(LoadError, match="'int3': choose auto, float32, bfloat16, float16"):
-        load(folder, dtype="int3")
+NOT_TO_BE_HAD = [
+    ({"dtype": "int3"}, "'int3': choose auto, float32, bfloat16, float16"),
+    ({"quantization": "int3"}, "'int3': choose auto, none, float16, int8, int4"),
+    ({"dtype": "bfloat16", "quantization": "float16"}, "--dtype float32"),
+]
+
+
+@pytest.mark.parametrize(("asked", "said"), NOT_TO_BE_HAD)
+def test_numbers_that_cannot_be_had_are_refused_with_the_remedy(folder: Path, asked: Any, said: str) -> None:
+    with pytest.raises(LoadError, match=said):
+        load(folder, **asked)
 
 
 @pytest.mark.parametrize("content", ["{", "[]", "{}", '{"model_type": "nonsense"}', '{"a": ' * 100_000], ids=range(5))
 def test_a_config_that_says_no_known_model_is_refused(folder: Path, content: str) -> None:
     (folder / "config.json").write_text(content)
     with pytest.raises(LoadError, match=r"config\.json is not that of a known model"):
-        load(folder)
-
-
-def test_layers_with_a_state_of_their_own_are_refused(folder: Path) -> None:
-    edit(folder / "config.json", model_type="qwen3", layer_types=["linear_attention", "full_attention"])
-    with pytest.raises(LoadError, match="linear_attention"):
         load(folder)
 
 
@@ -104,12 +113,14 @@ def test_auto_is_bfloat16_where_the_cpu_computes_with_it(
     assert {parameter.dtype for parameter in model.network.parameters()} == {expected}
 
 
+STORED = [
+    *(("bfloat16", "auto", "float16"), ("float16", "auto", "float16")),
+    *(("float32", "auto", "none"), ("bfloat16", "float32", "none")),
+]
+
+
 @pytest.mark.skipif(not halves(torch.float32, torch.device("cpu")), reason="this build of torch lacks the kernels")
-@pytest.mark.parametrize(
-    ("stored", "asked", "expected"),
-    [("bfloat16", "auto", "float16"), ("float16", "auto", "float16"), ("float32", "auto", "none"),
-     ("bfloat16", "float32", "none")],
-)  # fmt: skip
+@pytest.mark.parametrize(("stored", "asked", "expected"), STORED)
 def test_auto_keeps_weights_of_16_bits_in_16_bits_unless_told_otherwise(
     folder: Path, monkeypatch: pytest.MonkeyPatch, stored: str, asked: str, expected: str
 ) -> None:
@@ -135,13 +146,6 @@ def test_networks_of_fewer_bits_are_near_float32(folder: Path, quantization: str
     assert torch.equal(forward(model.twin(), tokens, rows), forward(model, tokens, rows))
 
 
-def test_a_quantization_that_cannot_be_had_is_refused_with_the_remedy(folder: Path) -> None:
-    with pytest.raises(LoadError, match="'int3': choose auto, none, float16, int8, int4"):
-        load(folder, quantization="int3")
-    with pytest.raises(LoadError, match="--dtype float32"):
-        load(folder, dtype="bfloat16", quantization="float16")
-
-
 def test_auto_is_bfloat16_on_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cpu, "get_capabilities", dict)
     assert choose_dtype("auto", torch.device("cuda")) is torch.bfloat16
@@ -154,9 +158,7 @@ def test_sampling_defaults_come_from_the_models_own_recommendation(folder: Path)
 
 
 @pytest.mark.parametrize(("named", "expected"), [(7, {7, 2}), ([7, 2], {7, 2}), (None, {2})])
-def test_end_tokens_are_those_of_the_generation_config_and_of_the_config(
-    folder: Path, named: int | list[int] | None, expected: set[int]
-) -> None:
+def test_end_tokens_are_those_of_both_configs(folder: Path, named: int | list[int] | None, expected: set[int]) -> None:
     edit(folder / "generation_config.json", eos_token_id=named)
     assert load(folder).end_token_ids == expected
 

@@ -93,12 +93,10 @@ def test_equal_seeds_teach_the_same_and_leave_others_random_numbers_alone(encode
 def test_it_stops_when_what_is_held_out_gets_no_better_and_keeps_the_best(encoder: Path) -> None:
     """Answers that the text says nothing of, so that learning by heart can only harm."""
     rng = random.Random(3)
-    learn, watch = (
-        TextRows(one.texts, np.array([rng.choice((5, 50)) for _ in one.texts], np.float32)) for one in (LEARN, WATCH)
-    )
-    proxy = Proxy.fresh(
-        encoder, ProxyTask.REGRESSION_MSE, Scale.of(ProxyTask.REGRESSION_MSE, learn.lengths), max_tokens=32
-    )
+    texts = LEARN.texts, WATCH.texts
+    learn, watch = (TextRows(own, np.array([rng.choice((5, 50)) for _ in own], np.float32)) for own in texts)
+    task = ProxyTask.REGRESSION_MSE
+    proxy = Proxy.fresh(encoder, task, Scale.of(task, learn.lengths), max_tokens=32)
     options = replace(TEACHING, epochs=30, patience=1, head_epochs=0)
     history = train(proxy, learn, watch, options)
     assert len(history.both) < 30
