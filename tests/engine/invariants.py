@@ -27,6 +27,7 @@ def _(table: RowTable) -> None:  # type: ignore[type-arg]
     places = [row.row_id for row in (*device.batch.rows, *device.prefilling, *waiting)]
     assert sorted(places) == sorted(table.rows)
     assert table.closed is None or any(table.open_rows())
+    assert table._store.bytes <= table._store._capacity
 
 
 @check.register

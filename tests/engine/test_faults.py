@@ -1,6 +1,7 @@
 """Who is hit when something goes wrong in a lifecycle: the rows concerned, once each, and nobody else."""
 
 import math
+from itertools import count
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ from engine.sampling import sampler as sampling
 from engine.sampling.grammar import GrammarTooCostly
 from models.network.kv_store import KvStore
 from models.network.loader import LoadedModel
-from tests.engine.rows import admitted, device_of, faulty, finish, lifecycle_of, spec, tokens_of
+from tests.engine.rows import admitted, answers_of, device_of, faulty, finish, lifecycle_of, spec, tokens_of
 from tests.tiny import Net
 
 SPECS = [spec(0, 9), spec(1, 4), spec(2, 6, max_tokens=5), spec(3, 6)]
@@ -25,11 +26,7 @@ SPECS = [spec(0, 9), spec(1, 4), spec(2, 6, max_tokens=5), spec(3, 6)]
 @pytest.fixture(scope="module")
 def alone(net: Net) -> dict[RowId, list[int]]:
     """Tokens that each row generates when nothing goes wrong."""
-    found: dict[RowId, list[int]] = {}
-    for one in (*SPECS, spec(9, 7)):
-        lifecycle = admitted(lifecycle_of(*net), [one])
-        found |= tokens_of(finish(lifecycle))
-    return found
+    return {one.row_id: answers_of(lifecycle_of(*net), [one])[one.row_id] for one in (*SPECS, spec(9, 7))}
 
 
 @pytest.fixture(params=[False, True], ids=["by group", "together"])
@@ -51,8 +48,7 @@ def assert_untouched(updates: list[RowUpdate], alone: dict[RowId, list[int]], *r
 
 def assert_serves(lifecycle: Lifecycle[Row], alone: dict[RowId, list[int]]) -> None:
     """Whatever happened before, a new row generates what it should."""
-    lifecycle.table.admit([spec(9, 7)])
-    updates = finish(lifecycle)
+    updates = finish(lifecycle, [spec(9, 7)])
     assert errors_of(updates) == [] and tokens_of(updates) == {9: alone[9]}
 
 
@@ -89,8 +85,7 @@ def test_a_row_that_computes_nan_fails_alone_and_leaves_no_trace(
 ) -> None:
     poison = Poison(*row_ids, decode=decode)
     poison.lifecycle = lifecycle = lifecycle_of(faulty(net.model, poison), net.text)
-    lifecycle.table.admit(SPECS)
-    updates = finish(lifecycle)
+    updates = finish(lifecycle, SPECS)
     assert errors_of(updates) == sorted(row_ids)
     assert_untouched(updates, alone, *({0, 1, 2, 3} - set(row_ids)))
     poison.row_ids = ()
@@ -113,6 +108,13 @@ def test_prompts_are_read_together(net: Net, alone: dict[RowId, list[int]], monk
     assert passes == [[0, 2, 1], [3]]  # three of up to nine tokens in a chunk
 
 
+def in_groups(lifecycle: Lifecycle[Row]) -> list[RowUpdate]:
+    """All updates of rows of which two were admitted together."""
+    for group in (SPECS[:1], SPECS[1:3], SPECS[3:]):
+        lifecycle.table.admit(group)
+    return finish(lifecycle)
+
+
 @pytest.mark.usefixtures("reads")
 def test_a_fault_in_prefill_fails_its_own_group_alone(net: Net, alone: dict[RowId, list[int]]) -> None:
     def fault(store: KvStore, logits: Tensor) -> Tensor:
@@ -121,9 +123,7 @@ def test_a_fault_in_prefill_fails_its_own_group_alone(net: Net, alone: dict[RowI
         return logits
 
     lifecycle = lifecycle_of(faulty(net.model, fault), net.text)
-    for group in ([0], [1, 2], [3]):
-        lifecycle.table.admit([SPECS[row_id] for row_id in group])
-    updates = finish(lifecycle)
+    updates = in_groups(lifecycle)
     assert errors_of(updates) == [1, 2]
     assert_untouched(updates, alone, 0, 3)
     assert_serves(lifecycle, alone)
@@ -140,40 +140,22 @@ def test_rows_without_memory_fail(net: Net, alone: dict[RowId, list[int]], monke
             super().__init__(model, rows, *kept)
 
     monkeypatch.setattr(device_module, "Prefill", Hungry)
-    lifecycle = lifecycle_of(*net)
-    for group in ([0], [1, 2], [3]):
-        lifecycle.table.admit([SPECS[row_id] for row_id in group])
-    updates = finish(lifecycle)
+    updates = in_groups(lifecycle_of(*net))
     assert errors_of(updates) == [1]
     assert_untouched(updates, alone, 0, 2, 3)
 
 
-class FailsAt:
-    """Raises in one call out of many, counted from 0."""
-
-    def __init__(self, call: int) -> None:
-        self.call = call
-
-    def tick(self) -> None:
-        self.call -= 1
-        if self.call == -1:
-            raise RuntimeError("the device is on fire")
-
-
 @pytest.mark.parametrize("call", range(7))
-def test_a_fault_in_any_decode_step_ends_the_running_rows_once_each_and_the_next_are_served(
-    net: Net, alone: dict[RowId, list[int]], call: int
-) -> None:
-    failing = FailsAt(call)
+def test_a_fault_in_any_decode_step_ends_the_running_rows(net: Net, alone: dict[RowId, list[int]], call: int) -> None:
+    calls = count()
 
     def fault(store: KvStore, logits: Tensor) -> Tensor:
-        if isinstance(store, KvArena):
-            failing.tick()
+        if isinstance(store, KvArena) and next(calls) == call:
+            raise RuntimeError("the device is on fire")
         return logits
 
     lifecycle = lifecycle_of(faulty(net.model, fault), net.text, rows=3)
-    lifecycle.table.admit(SPECS)  # eight tokens each but row 2, which has five; row 3 is staged until row 2 ends
-    updates = finish(lifecycle)
+    updates = finish(lifecycle, SPECS)  # of eight tokens; row 2 has five, and until its end row 3 is staged
     failed = [0, 1, 2] if call < 4 else [0, 1, 3]
     assert errors_of(updates) == failed
     assert_untouched(updates, alone, *({0, 1, 2, 3} - set(failed)))
@@ -186,10 +168,11 @@ def test_a_fault_in_any_decode_step_ends_the_running_rows_once_each_and_the_next
 def test_a_fault_in_sampling_ends_the_rows_that_were_sampled(
     net: Net, alone: dict[RowId, list[int]], monkeypatch: pytest.MonkeyPatch, call: int
 ) -> None:
-    failing, choose = FailsAt(call), sampling.Chosen
+    calls, choose = count(), sampling.Chosen
 
     def choose_or_fail(*asked: Any) -> sampling.Chosen:
-        failing.tick()
+        if next(calls) == call:
+            raise RuntimeError("the device is on fire")
         return choose(*asked)
 
     monkeypatch.setattr(sampling, "Chosen", choose_or_fail)
@@ -207,8 +190,7 @@ def test_faults_in_reading_end_a_row(net: Net, alone: dict[RowId, list[int]], mo
         return accept(row, choice)
 
     monkeypatch.setattr(Row, "accept", accept_or_fail)
-    lifecycle = admitted(lifecycle_of(*net), SPECS)
-    updates = finish(lifecycle)
+    updates = finish(lifecycle_of(*net), SPECS)
     assert errors_of(updates) == [1]
     assert_untouched(updates, alone, 0, 2, 3)
 

@@ -14,25 +14,13 @@ from engine.executor import Executor
 from engine.forward.prefill import Prefill
 from engine.health import FIRST_CALM, DeviceHealth, Shape
 from engine.kv.arena import KvArena
-from engine.lifecycle import Lifecycle
-from engine.messages import (
-    Admit,
-    Cause,
-    ExecutorHealth,
-    ExecutorInfo,
-    FinishReason,
-    HandedBack,
-    Report,
-    RowId,
-    StepReport,
-)
-from engine.row import Row
+from engine.messages import Admit, Cause, ExecutorHealth, ExecutorInfo, FinishReason, Report, RowId, StepReport
 from engine.torch_device import TorchDevice
 from models.network.kv_store import KvStore
 from models.network.loader import LoadedModel
 from models.text import Text
 from tests.engine.invariants import check
-from tests.engine.rows import admitted, device_of, faulty, finish, lifecycle_of, row_of, spec, tokens_of
+from tests.engine.rows import answers_of, device_of, ends_of, faulty, finish, lifecycle_of, row_of, spec, tokens_of
 from tests.tiny import Net
 
 SPECS = [spec(0, 9), spec(1, 4), spec(2, 6, max_tokens=5)]
@@ -62,9 +50,10 @@ class Fault:
 @pytest.mark.parametrize("error", SHORTAGES, ids=lambda error: str(error)[:20])
 def test_a_shortage_of_a_moment_costs_little_and_what_it_cost_comes_back(net: Net, error: Exception) -> None:
     """0.3 s without memory left 2 of 16,384 tokens for K and V, for ever; errors of the CPU's allocator failed rows."""
-    expected = tokens_of(finish(admitted(lifecycle_of(*net), SPECS)))
+    expected = answers_of(lifecycle_of(*net), SPECS)
     fault, health, now, found = Fault(error, on=False), DeviceHealth(), 0.0, []
-    lifecycle = admitted(lifecycle_of(faulty(net.model, fault), net.text, capacity=16_384), SPECS)
+    lifecycle = lifecycle_of(faulty(net.model, fault), net.text, capacity=16_384)
+    lifecycle.table.admit(SPECS)
     while not lifecycle.table.idle:
         fault.on = 0.02 <= now < 0.32
         now = max(now, health.resume) + TURN
@@ -95,7 +84,6 @@ def test_memory_that_is_short_again_is_taken_back_ever_more_rarely() -> None:
 
 
 def test_rows_that_run_are_put_by_while_memory_is_taken_back(net: Net) -> None:
-    expected = tokens_of(finish(admitted(lifecycle_of(*net), SPECS)))
     lifecycle = lifecycle_of(*net, capacity=400)
     device_of(lifecycle).batch.resize(200)
     lifecycle.table.admit(SPECS)
@@ -103,7 +91,7 @@ def test_rows_that_run_are_put_by_while_memory_is_taken_back(net: Net) -> None:
     lifecycle.grow(1.0)
     assert lifecycle.table.shape().capacity_tokens == 400
     check(lifecycle.table)
-    assert tokens_of([*found, *finish(lifecycle)]) == expected
+    assert tokens_of([*found, *finish(lifecycle)]) == answers_of(lifecycle_of(*net), SPECS)
 
 
 def be_scarce(patch: pytest.MonkeyPatch, most: int) -> None:
@@ -129,9 +117,9 @@ def test_memory_that_is_short_is_asked_for_in_halves(tiny_model: LoadedModel, mo
 class Bench:
     """An executor on the tiny model with a fault, and its reports."""
 
-    def __init__(self, model: LoadedModel, text: Text, fault: Fault) -> None:
-        self.fault = fault
-        self.lifecycle: Lifecycle[Row] = lifecycle_of(faulty(model, fault), text)
+    def __init__(self, model: LoadedModel, text: Text) -> None:
+        self.fault = Fault(RuntimeError("the device is on fire"), on=False)
+        self.lifecycle = lifecycle_of(faulty(model, self.fault), text)
         self.reports: queue.Queue[Report] = queue.Queue()
         self.now = 0.0
         info = ExecutorInfo(0, "cpu", 1000, 8, 500)
@@ -149,60 +137,72 @@ class Bench:
             found.append(self.reports.get(timeout=20))
         return found
 
-    def until_ended(self, rows: int) -> list[Report]:
+    def until_ended(self, rows: int) -> dict[RowId, FinishReason]:
         found: list[Report] = []
         while len(ends(found)) < rows:
             found += self.until(lambda report: bool(ends([report])))
-        return found
+        return ends(found)
 
-    def admit(self, *row_ids: RowId) -> None:
+    def health(self) -> str | None:
+        """What the next report of it says is wrong."""
+        told = self.until(is_health)[-1]
+        assert isinstance(told, ExecutorHealth)
+        return told.fault
+
+    def admit(self, *row_ids: RowId, length: int = 4) -> None:
         for row_id in row_ids:
-            self.executor.post(Admit((spec(row_id, 4, max_tokens=4),)))
+            self.executor.post(Admit((spec(row_id, length, max_tokens=4),)))
+
+    def fail(self, error: Exception, where: type[KvStore] = KvStore) -> None:
+        self.fault.error, self.fault.where, self.fault.on = error, where, True
 
 
 @pytest.fixture
 def bench(net: Net, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
     monkeypatch.setattr(health_module, "FIRST_REST", 0.01)
     monkeypatch.setattr(health_module, "LONGEST_REST", 0.01)
-    bench = Bench(*net, Fault(RuntimeError("the device is on fire"), on=False))
+    bench = Bench(*net)
     bench.executor.start()
     yield bench
     bench.executor.stop(20)
     assert not bench.executor.alive
 
 
+def steps(reports: list[Report]) -> list[StepReport]:
+    return [report for report in reports if isinstance(report, StepReport)]
+
+
 def ends(reports: list[Report]) -> dict[RowId, FinishReason]:
-    updates = [update for report in reports if isinstance(report, StepReport) for update in report.updates]
-    return {update.row_id: update.finish_reason for update in updates if update.finish_reason is not None}
+    return ends_of(update for step in steps(reports) for update in step.updates)
 
 
-def handed_back(reports: list[Report]) -> list[HandedBack]:
-    return [back for report in reports if isinstance(report, StepReport) for back in report.handed_back]
-
-
-def capacities(reports: list[Report]) -> list[int]:
-    return [report.shape.capacity_tokens for report in reports if isinstance(report, StepReport)]
+def let_go(*reports: Report) -> list[RowId]:
+    """Rows that were handed back."""
+    return [row_id for step in steps([*reports]) for back in step.handed_back for row_id in back.row_ids]
 
 
 def is_health(report: Report) -> bool:
     return isinstance(report, ExecutorHealth)
 
 
-def test_rows_go_on_when_there_is_memory_for_k_and_v_again(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The buffers that were given back could not be had again, not even smaller, and the executor died of that."""
+@pytest.mark.parametrize(("most", "error"), [(0, SHORTAGES[2]), (90, MemoryError())], ids=["none", "little"])
+def test_rows_go_on_with_new_memory(bench: Bench, monkeypatch: pytest.MonkeyPatch, most: int, error: Exception) -> None:
+    """The buffers that were given back could not be had again, not even smaller, and the executor died of that. With a
+    few tokens it would have let its rows go after every turn, and have taken them again."""
     with monkeypatch.context() as patch:
-        be_scarce(patch, 0)
-        bench.fault.where, bench.fault.error, bench.fault.on = KvArena, SHORTAGES[2], True
+        be_scarce(patch, most)
+        bench.fail(error, KvArena)
         bench.admit(0, 1)
         told = bench.until(is_health)
         assert told[-1] == ExecutorHealth(0, "there is no memory")
-        assert sorted(row_id for back in handed_back(told) for row_id in back.row_ids) == [0, 1] and not ends(told)
+        while len(let_go(*told)) < 2:  # the second may have been posted after the failure
+            told += bench.until(lambda report: bool(let_go(report)))
+        assert sorted(let_go(*told)) == [0, 1] and not ends(told)
         check(bench.lifecycle.table)
         bench.fault.on = False
-    assert bench.until(is_health)[-1] == ExecutorHealth(0, None)
+    assert bench.health() is None
     bench.admit(0, 1)
-    done = bench.until_ended(2)
-    assert set(ends(done).values()) == {FinishReason.LENGTH}
+    assert set(bench.until_ended(2).values()) == {FinishReason.LENGTH}
 
 
 @pytest.mark.parametrize("where", [KvStore, KvArena], ids=["every pass", "every decode step"])
@@ -212,24 +212,22 @@ def test_a_device_that_fails_lets_its_rows_go_and_takes_none_until_it_is_well(
     """Every step raised, all calls failed, and it went on taking them."""
     monkeypatch.setattr(TorchDevice, "skips_padding", False)  # else one step fails for all ten, not several in a row
     bench.fault.where, bench.fault.on = where, True
-    bench.admit(0, 1, 2, 3, 4, 5, 6, 7, 8, 9)
+    bench.admit(*range(10))
     told = bench.until(is_health)
     assert told[-1] == ExecutorHealth(0, "the engine failed on this request (RuntimeError)")
-    while len(gone := [*ends(told), *(row_id for back in handed_back(told) for row_id in back.row_ids)]) < 10:
-        told += bench.until(lambda report: bool(handed_back([report])))  # rows that were posted after the failure
+    while len(gone := [*ends(told), *let_go(*told)]) < 10:
+        told += bench.until(lambda report: bool(let_go(report)))  # rows that were posted after the failure
     bench.admit(10)
-    seen = bench.until(lambda report: bool(handed_back([report])))
-    (back,) = handed_back(seen)
+    (back,) = steps(bench.until(lambda report: bool(let_go(report))))[-1].handed_back
     assert (back.row_ids, back.cause) == ((10,), Cause.FAULT)
     failed = ends(told)
     left = gone[len(failed) :]
     assert set(failed.values()) == {FinishReason.ERROR} and sorted([*failed, *left]) == list(range(10))
     assert left or where is KvArena
     bench.fault.on = False
-    assert bench.until(is_health)[-1] == ExecutorHealth(0, None)
+    assert bench.health() is None
     bench.admit(10, 11)
-    done = bench.until_ended(2)
-    assert ends(done) == {10: FinishReason.LENGTH, 11: FinishReason.LENGTH}
+    assert bench.until_ended(2) == {10: FinishReason.LENGTH, 11: FinishReason.LENGTH}
 
 
 def test_rows_that_fail_on_a_sound_device_take_nothing_from_others(bench: Bench, net: Net) -> None:
@@ -246,9 +244,8 @@ def test_rows_that_fail_on_a_sound_device_take_nothing_from_others(bench: Bench,
     bench.admit(*poisoned, 24)
     done: list[Report] = []
     while len(ends(done)) < 5:
-        new = bench.until(lambda report: bool(ends([report]) or handed_back([report])))
-        for back in handed_back(new):
-            bench.admit(*back.row_ids)
+        new = bench.until(lambda report: bool(ends([report]) or let_go(report)))
+        bench.admit(*let_go(*new))
         done += new
     assert ends(done) == {**dict.fromkeys(poisoned, FinishReason.ERROR), 24: FinishReason.LENGTH}
     assert not any(is_health(report) for report in done)
@@ -257,34 +254,23 @@ def test_rows_that_fail_on_a_sound_device_take_nothing_from_others(bench: Bench,
 def test_memory_comes_back_to_an_executor_that_is_idle(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """A row longer than what was left would have waited for ever."""
     monkeypatch.setattr(health_module, "FIRST_CALM", 0.5)
-    bench.fault.error, bench.fault.where, bench.fault.on = SHORTAGES[1], KvArena, True
+    bench.fail(SHORTAGES[1], KvArena)
     bench.admit(0)
     bench.until(lambda report: isinstance(report, StepReport) and report.shape.capacity_tokens < 900)
     bench.fault.on = False
-    assert all(left < 900 for left in capacities(bench.until(lambda report: bool(ends([report])))))
+    assert all(step.shape.capacity_tokens < 900 for step in steps(bench.until(lambda report: bool(ends([report])))))
     bench.now += 0.5  # which it sees when it wakes by itself
-    bench.until(lambda report: 1000 in capacities([report]))
+    bench.until(lambda report: isinstance(report, StepReport) and report.shape.capacity_tokens == 1000)
 
 
 def test_a_device_with_little_memory_left_proves_itself_with_more(bench: Bench) -> None:
-    bench.fault.error, bench.fault.on = MemoryError(), True
+    bench.fail(MemoryError())
     device_of(bench.lifecycle).batch.resize(120)
     bench.admit(0)
-    assert bench.until(is_health)[-1] == ExecutorHealth(0, "it runs out of memory")
+    assert bench.health() == "it runs out of memory"
     bench.fault.on = False
-    assert bench.until(is_health)[-1] == ExecutorHealth(0, None)
+    assert bench.health() is None
     assert 200 < bench.lifecycle.table.shape().capacity_tokens <= 250
-
-
-def test_a_device_that_has_no_memory_for_k_and_v_takes_no_rows(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It would have let its rows go after every turn, and have taken them again."""
-    with monkeypatch.context() as patch:
-        be_scarce(patch, 90)
-        bench.fault.where, bench.fault.error, bench.fault.on = KvArena, MemoryError(), True
-        bench.admit(0)
-        assert bench.until(is_health)[-1] == ExecutorHealth(0, "there is no memory")
-        bench.fault.on = False
-    assert bench.until(is_health)[-1] == ExecutorHealth(0, None)
 
 
 @pytest.fixture
@@ -303,33 +289,31 @@ def unwell_with_long_prompts(bench: Bench, tiny_model: LoadedModel, monkeypatch:
 def test_a_device_that_fails_for_long_prompts_takes_no_rows(bench: Bench, unwell_with_long_prompts: Fault) -> None:
     """27 of 48 calls failed after memory had been short, while a short prompt was read, and health said that all is
     well."""
-    bench.executor.post(Admit((spec(0, 40, max_tokens=2),)))
-    bench.until(lambda report: bool(ends([report])))
+    bench.admit(0, length=40)
+    bench.until_ended(1)
     unwell_with_long_prompts.on = True
-    bench.executor.post(Admit((spec(1, 30, max_tokens=2),)))
+    bench.admit(1, length=30)
     told = bench.until(is_health)
     assert (ends(told), told[-1]) == ({1: FinishReason.ERROR}, ExecutorHealth(0, "it runs out of memory"))
     unwell_with_long_prompts.on = False
-    assert bench.until(is_health)[-1] == ExecutorHealth(0, None)
+    assert bench.health() is None
 
 
 def test_a_prompt_longer_than_before_takes_nothing_from_others(bench: Bench, unwell_with_long_prompts: Fault) -> None:
     """Else a client could end the server by a prompt for which the device has too little memory."""
     unwell_with_long_prompts.on = True
-    bench.executor.post(Admit((spec(0, 30, max_tokens=2),)))
+    bench.admit(0, length=30)
     told = bench.until(lambda report: bool(ends([report])))
     bench.admit(1)
     told += bench.until(lambda report: bool(ends([report])))
     assert ends(told) == {0: FinishReason.ERROR, 1: FinishReason.LENGTH} and not any(map(is_health, told))
 
 
-@pytest.mark.parametrize(
-    ("action", "expected"), [(Action.PREFILL, [30, 30]), (Action.ENTER, [4, 4]), (Action.DECODE, [4, 4])]
-)
-def test_a_proof_has_the_shape_of_what_failed(tiny_text: Text, action: Action, expected: list[int]) -> None:
-    rows = [row_of(tiny_text, prompt=(5,) * length) for length in (30, 9)]
+@pytest.mark.parametrize(("action", "length"), [(Action.PREFILL, 30), (Action.ENTER, 4), (Action.DECODE, 4)])
+def test_a_proof_has_the_shape_of_what_failed(tiny_text: Text, action: Action, length: int) -> None:
+    rows = [row_of(tiny_text, prompt=(5,) * own) for own in (30, 9)]
     proof = Shape.from_rows(action, rows).proof(40, "proof")
-    assert [len(spec.prompt) for spec in proof] == expected
+    assert [len(spec.prompt) for spec in proof] == [length] * 2
     assert len({spec.row_id for spec in proof} - {row.row_id for row in rows}) == 2
 
 
@@ -353,7 +337,7 @@ def test_a_lack_of_memory_that_a_thread_keeps_is_left_with_it(bench: Bench, tiny
     device_of(bench.lifecycle).model = faulty(tiny_model, fail)
     bench.fault.on = True
     bench.admit(0, 1, 2)
-    assert set(ends(bench.until_ended(3)).values()) == {FinishReason.LENGTH} and len(unwell) == 1
+    assert set(bench.until_ended(3).values()) == {FinishReason.LENGTH} and len(unwell) == 1
     assert bench.executor.alive and len(list_executors() - before) == 1 and before <= list_executors()
 
 

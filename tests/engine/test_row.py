@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from engine.device import similar_lengths
 from engine.messages import REPETITION, FinishReason, RowUpdate
 from engine.row import Choice, Row
 from engine.sampling.params import Grammar, GrammarKind
@@ -13,8 +14,9 @@ from tests.engine.rows import END_TOKEN, row_of
 
 @pytest.fixture
 def ids(tiny_text: Text) -> dict[str, int]:
-    """The token of each printable character."""
-    return {chr(code): tiny_text.encode(chr(code))[0] for code in range(32, 127)}
+    """The token of each printable character; `$` is the end token, and `½` half a character."""
+    half = next(index for index in range(320) if tiny_text.token_bytes(index) == b"\xd0")
+    return {chr(code): tiny_text.encode(chr(code))[0] for code in range(32, 127)} | {"$": END_TOKEN, "½": half}
 
 
 def feed(row: Row, tokens: list[int]) -> list[RowUpdate]:
@@ -28,8 +30,8 @@ def feed(row: Row, tokens: list[int]) -> list[RowUpdate]:
 
 
 def spell(row: Row, ids: dict[str, int], word: str) -> tuple[str, FinishReason | None, str | int | None]:
-    """All text of a row that takes a word's letters, and how it ended; `$` is the end token."""
-    updates = feed(row, [END_TOKEN if letter == "$" else ids[letter] for letter in word])
+    """All text of a row that takes a word's letters, and how it ended."""
+    updates = feed(row, [ids[letter] for letter in word])
     assert all(update.finish_reason is None for update in updates[:-1])
     return "".join(update.text for update in updates), updates[-1].finish_reason, updates[-1].stop_reason
 
@@ -76,11 +78,6 @@ def test_a_stop_token_ends_the_row_and_is_named_but_not_shown(tiny_text: Text, i
     assert spell(row, ids, "ab$") == ("ab", STOP, END_TOKEN)
 
 
-def test_the_tokens_of_an_update_hold_the_end_token(tiny_text: Text, ids: dict[str, int]) -> None:
-    updates = feed(row_of(tiny_text), [ids["a"], END_TOKEN])
-    assert [update.token_ids for update in updates] == [(ids["a"],), (END_TOKEN,)]
-
-
 # min_tokens
 
 
@@ -101,12 +98,6 @@ def test_a_stop_token_does_not_end_a_replayed_row_and_is_not_barred(tiny_text: T
     row = row_of(tiny_text, replay_tokens=3, stop_token_ids=(ids["b"],), min_tokens=2)
     assert row.barred_at(0) == set()
     assert spell(row, ids, "abcd") == ("abc", STOP, None)
-
-
-def test_half_a_character_is_left_out_at_a_replayed_end(tiny_text: Text, ids: dict[str, int]) -> None:
-    half = next(index for index in range(320) if tiny_text.token_bytes(index) == b"\xd0")
-    updates = feed(row_of(tiny_text, replay_tokens=2), [ids["a"], half, ids["b"]])
-    assert [update.text for update in updates] == ["a", ""]
 
 
 # Repetitions
@@ -148,14 +139,21 @@ def test_a_stop_string_of_several_bytes_is_found_across_tokens(tiny_text: Text) 
     assert ("".join(update.text for update in updates), updates[-1].stop_reason) == ("", "жж")
 
 
-def test_half_a_character_at_the_end_is_left_out_but_its_token_counts(tiny_text: Text, ids: dict[str, int]) -> None:
-    half = next(index for index in range(320) if tiny_text.token_bytes(index) == b"\xd0")
-    updates = feed(row_of(tiny_text, max_tokens=2), [ids["a"], half])
-    assert [(update.text, update.token_ids) for update in updates] == [("a", (ids["a"],)), ("", (half,))]
-    updates = feed(row_of(tiny_text), [ids["a"], half, END_TOKEN])
-    assert [update.text for update in updates] == ["a", "", ""]
-    updates = feed(row_of(tiny_text, max_tokens=3), [ids["a"], half, ids["b"]])  # no end cuts it off
-    assert [update.text for update in updates] == ["a", "", "\ufffdb"]
+HALVES = [
+    ({"max_tokens": 2}, "a½", ["a", ""]),
+    ({"replay_tokens": 2}, "a½", ["a", ""]),
+    ({}, "a½$", ["a", "", ""]),
+    ({"max_tokens": 3}, "a½b", ["a", "", "\ufffdb"]),  # no end cuts it off
+]
+
+
+@pytest.mark.parametrize(("sampling", "word", "said"), HALVES)
+def test_half_a_character_at_the_end_is_left_out_but_its_token_counts(
+    tiny_text: Text, ids: dict[str, int], sampling: dict[str, Any], word: str, said: list[str]
+) -> None:
+    updates = feed(row_of(tiny_text, **sampling), [ids[letter] for letter in word])
+    assert [update.text for update in updates] == said
+    assert [update.token_ids for update in updates] == [(ids[letter],) for letter in word]
 
 
 # Lengths and reports
@@ -177,3 +175,9 @@ def test_counts_are_right_whenever_they_are_first_asked_for(tiny_text: Text, ids
     assert dict(zip(row.said.tokens, row.said.counts, strict=True)) == {7: 0, ids["b"]: 1, ids["a"]: 2}
     feed(row, [ids["b"]])
     assert dict(zip(row.said.tokens, row.said.counts, strict=True)) == {7: 0, ids["b"]: 2, ids["a"]: 2}
+
+
+def test_groups_of_similar_length_have_few_cells_and_little_padding(tiny_text: Text) -> None:
+    rows = [row_of(tiny_text, tuple(range(3, 3 + length))) for length in (2, 50, 9, 10, 3, 10)]
+    lengths = [[len(row.prompt) for row in group] for group in similar_lengths(rows, lambda row: len(row.prompt), 20)]
+    assert lengths == [[50], [10, 10], [9], [3, 2]]

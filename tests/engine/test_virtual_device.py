@@ -2,8 +2,9 @@
 
 import random
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,26 +12,15 @@ import pytest
 from engine.device import HEADROOM
 from engine.kv.prefix_cache import PrefixCache
 from engine.lifecycle import Lifecycle
-from engine.messages import (
-    Admit,
-    BatchPolicy,
-    Entry,
-    FinishReason,
-    Report,
-    RowId,
-    RowSpec,
-    RowUpdate,
-    StepReport,
-)
+from engine.messages import Admit, BatchPolicy, Entry, FinishReason, RowId, RowSpec, RowUpdate
 from engine.simulated.batch import SimulatedBatch, SimulatedKv, SimulatedRow
-from engine.simulated.executor import SimulatedExecutor
-from engine.simulated.machine import Machine
 from engine.virtual_device import VirtualDevice
 from loadgen.experiments.engine.setup import make_tokenizer
 from models.text import Text
 from scheduler.serving_time.bilinear import Bilinear
 from scheduler.serving_time.presets import H100_8B
 from tests.engine.rows import spec
+from tests.engine.simulated.device import Device
 
 TEXT = Text(make_tokenizer(320))
 
@@ -39,38 +29,27 @@ CHUNK, ROWS = 2048, 256
 
 
 @dataclass
-class Clock:
-    """Sleeping moves it by what was asked for."""
-
-    time: float = 0.0
-
-    def now(self) -> float:
-        return self.time
-
-    def sleep(self, seconds: float) -> None:
-        self.time += seconds
-
-
-@dataclass
 class Virtual:
-    """The rows of a virtual device, whose steps are asked for one by one."""
+    """The rows of a virtual device, whose steps are asked for one by one; sleeping moves its clock just so far."""
 
     cost: Bilinear = COST
     rows: int = 4
-    clock: Clock = field(default_factory=Clock)
+    time: float = 0.0
 
     def __post_init__(self) -> None:
-        batch = SimulatedBatch(100_000, self.rows, HEADROOM)
-        now, sleep = self.clock.now, self.clock.sleep
-        none = PrefixCache[SimulatedKv](0, chunk=1)
-        device = VirtualDevice(batch, self.cost, CHUNK, none, name="virtual:x", text=TEXT, clock=now, sleep=sleep)
+        batch, none = SimulatedBatch(100_000, self.rows, HEADROOM), PrefixCache[SimulatedKv](0, chunk=1)
+        clock: dict[str, Any] = {"clock": lambda: self.time, "sleep": self.sleep}
+        device = VirtualDevice(batch, self.cost, CHUNK, none, name="virtual:x", text=TEXT, **clock)
         self.lifecycle: Lifecycle[SimulatedRow] = Lifecycle(device)
+
+    def sleep(self, seconds: float) -> None:
+        self.time += seconds
 
     def finish(self) -> Iterator[tuple[float, RowUpdate]]:
         """Each update until nothing is left, and when it came."""
         while not self.lifecycle.table.idle:
             for update in self.lifecycle.turn():
-                yield self.clock.time, update
+                yield self.time, update
 
 
 def started(*rows: RowSpec, terms: BatchPolicy = BatchPolicy()) -> Virtual:  # noqa: B008
@@ -107,12 +86,12 @@ def test_host_work_between_two_steps_delays_the_next_only_where_it_takes_longer_
     ends = []
     for work in (0.5, 0.004, 0.02, 0.0):
         virtual.lifecycle.turn()
-        ends.append(virtual.clock.time)
-        virtual.clock.time += work
+        ends.append(virtual.time)
+        virtual.time += work
     virtual.lifecycle.turn()
     first = 0.03 + 0.5 + 0.009
     late = first + 0.009 + 0.02  # the third step had ended by then, and the fourth was begun only then
-    assert [*ends, virtual.clock.time] == pytest.approx([0.03, first, first + 0.009, late, late + 0.009])
+    assert [*ends, virtual.time] == pytest.approx([0.03, first, first + 0.009, late, late + 0.009])
 
 
 def test_a_row_that_joins_is_in_the_step_after_the_one_under_way() -> None:
@@ -122,7 +101,7 @@ def test_a_row_that_joins_is_in_the_step_after_the_one_under_way() -> None:
     virtual.lifecycle.table.admit([spec(1, 10, 9)])
     turns = [[update.row_id for update in virtual.lifecycle.turn()] for _ in range(3)]
     assert turns == [[1], [0], [0, 1]]
-    assert virtual.clock.time == pytest.approx(0.03 + 0.009 + 0.03 + 2 * 0.009)
+    assert virtual.time == pytest.approx(0.03 + 0.009 + 0.03 + 2 * 0.009)
 
 
 def test_rows_by_shape_get_all_tokens_of_the_step_under_way() -> None:
@@ -161,50 +140,36 @@ def test_numbers_that_only_a_network_computes_are_refused_and_others_go_on(wante
 # Beside the simulator
 
 
-@dataclass(frozen=True)
-class Times:
-    """When each token of each row came, less when the row did."""
-
-    first: list[float]
-    gaps: list[float]
-    counts: list[int]
+Arrivals = Sequence[tuple[float, RowSpec]]
+Times = tuple[list[float], list[float], list[int]]
 
 
-def judge(arrivals: Sequence[tuple[float, RowSpec]], came: dict[RowId, list[float]]) -> Times:
+def judge(arrivals: Arrivals, told: Iterable[tuple[float, RowUpdate]]) -> Times:
+    """When the first token of each row came, less when the row did; gaps between tokens; and how many there were."""
+    came = defaultdict[RowId, list[float]](list)
+    for time, update in told:
+        came[update.row_id] += [time] * len(update.token_ids)
     first = [came[row.row_id][0] - at for at, row in arrivals]
     gaps = [gap for times in came.values() for gap in np.diff(times).tolist()]
-    return Times(first, gaps, [len(came[row.row_id]) for _, row in arrivals])
+    return first, gaps, [len(came[row.row_id]) for _, row in arrivals]
 
 
-def play_virtual(arrivals: Sequence[tuple[float, RowSpec]], cost: Bilinear) -> Times:
-    virtual, came, left = Virtual(cost, ROWS), defaultdict[RowId, list[float]](list), list(arrivals)
+def play_virtual(arrivals: Arrivals, cost: Bilinear) -> Iterator[tuple[float, RowUpdate]]:
+    virtual, left = Virtual(cost, ROWS), list(arrivals)
     while left or not virtual.lifecycle.table.idle:
         if virtual.lifecycle.table.idle:
-            virtual.clock.time = max(virtual.clock.time, left[0][0])
-        while left and left[0][0] <= virtual.clock.time:
+            virtual.time = max(virtual.time, left[0][0])
+        while left and left[0][0] <= virtual.time:
             virtual.lifecycle.table.admit([left.pop(0)[1]])
         for update in virtual.lifecycle.turn():
-            came[update.row_id] += [virtual.clock.time] * len(update.token_ids)
-    return judge(arrivals, came)
+            yield virtual.time, update
 
 
-def play_simulated(arrivals: Sequence[tuple[float, RowSpec]], cost: Bilinear) -> Times:
-    clock, came, left = Clock(), defaultdict[RowId, list[float]](list), list(arrivals)
-
-    def deliver(report: Report) -> None:
-        assert isinstance(report, StepReport)
-        for update in report.updates:
-            came[update.row_id] += [clock.time] * len(update.token_ids)
-
-    machine = Machine(cost, 100_000, ROWS, 8192, max_prefill_tokens=CHUNK)
-    executor = SimulatedExecutor(0, machine, clock.now, deliver, prefixes=PrefixCache(0, chunk=1))
-    while left or executor.due < float("inf"):
-        clock.time = min(executor.due, left[0][0] if left else float("inf"))
-        while left and left[0][0] <= clock.time:
-            executor.post(Admit((left.pop(0)[1],)))
-        if executor.due <= clock.time:
-            executor.advance()
-    return judge(arrivals, came)
+def play_simulated(arrivals: Arrivals, cost: Bilinear) -> Iterable[tuple[float, RowUpdate]]:
+    device = Device(capacity=100_000, rows=ROWS, cost=cost, max_prefill_tokens=CHUNK)
+    for at, row in arrivals:
+        device.run(at).post(Admit((row,)))
+    return device.run().updates
 
 
 def test_first_tokens_and_gaps_are_as_the_simulator_says(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -215,8 +180,8 @@ def test_first_tokens_and_gaps_are_as_the_simulator_says(monkeypatch: pytest.Mon
         at += draw.expovariate(4)
         arrivals.append((at, spec(row_id, draw.randrange(16, 1000), draw.randrange(8, 200))))
     assert isinstance(H100_8B.cost, Bilinear)
-    virtual, simulated = play_virtual(arrivals, H100_8B.cost), play_simulated(arrivals, H100_8B.cost)
-    assert virtual.counts == simulated.counts == [row.sampling.max_tokens for _, row in arrivals]
-    for ours, theirs in ((virtual.first, simulated.first), (virtual.gaps, simulated.gaps)):
+    virtual, simulated = (judge(arrivals, play(arrivals, H100_8B.cost)) for play in (play_virtual, play_simulated))
+    assert virtual[2] == simulated[2] == [row.sampling.max_tokens for _, row in arrivals]
+    for ours, theirs in zip(virtual[:2], simulated[:2], strict=True):
         assert np.mean(ours) == pytest.approx(np.mean(theirs), rel=0.05)
         assert np.percentile(ours, 99) == pytest.approx(np.percentile(theirs, 99), rel=0.05)

@@ -9,15 +9,12 @@ import torch
 from torch import Tensor
 
 from engine.forward.batch import RunningBatch
-from engine.forward.prefill import Prefill, Prefilled
+from engine.forward.prefill import Prefilled
 from engine.kv.arena import KvArena
 from engine.kv.prefix_cache import PrefixCache
 from engine.kv.row_kv import RowKv
-from engine.lifecycle import Lifecycle
-from engine.messages import NEVER, BatchPolicy, RowId, RowSpec
+from engine.messages import NEVER, BatchPolicy, RowId
 from engine.row import Choice, Row
-from engine.torch_device import TorchDevice
-from models.catalog.catalog import DEFAULT_MODEL, Catalog
 from models.errors import LoadError
 from models.native.library import find_library
 from models.network.loader import LoadedModel, load
@@ -25,7 +22,7 @@ from models.network.quantization import Kernels
 from models.text import Text
 from tests.engine.forward.test_parity import MIXED, Schedule
 from tests.engine.forward.test_prefix_reuse import Conversations
-from tests.engine.rows import finish, spec, tokens_of
+from tests.engine.rows import answers_of, default_folder, finish, lifecycle_of, read, spec, tokens_of
 
 pytestmark = pytest.mark.skipif(find_library() is None, reason="nothing was compiled for this CPU")
 
@@ -42,16 +39,6 @@ def model(tiny_folder: Path, request: pytest.FixtureRequest) -> LoadedModel:
         pytest.skip(str(error))
 
 
-def read(
-    model: LoadedModel, text: Text, specs: list[RowSpec], prefixes: PrefixCache[RowKv] | None = None
-) -> dict[RowId, Prefilled]:
-    """Prompts that are read as one group."""
-    group, ended = Prefill(model, [Row(one, text, frozenset()) for one in specs], prefixes), dict[RowId, Prefilled]()
-    while group.rows:
-        ended |= {done.row.row_id: done for done in group.advance(512)}
-    return ended
-
-
 def step(batch: RunningBatch) -> dict[RowId, Tensor]:
     """Logits of a step by row, each of which then takes a token that does not depend on them."""
     found = {row.row_id: logits for row, logits in zip(batch.rows, batch.step(), strict=True)}
@@ -62,8 +49,8 @@ def step(batch: RunningBatch) -> dict[RowId, Tensor]:
     return found
 
 
-def new_batch(model: LoadedModel, capacity: int = 6000) -> RunningBatch:
-    return RunningBatch(model, KvArena(model.kv, capacity, max_rows=32))
+def new_batch(model: LoadedModel) -> RunningBatch:
+    return RunningBatch(model, KvArena(model.kv, 6000, max_rows=32))
 
 
 def join(batch: RunningBatch, done: Prefilled) -> None:
@@ -107,9 +94,7 @@ def test_a_hit_beside_others_has_the_bits_of_a_miss_alone(model: LoadedModel, ti
     prefixes: PrefixCache[RowKv] = PrefixCache(2**30)
     first = spec(0, 200)
     read(model, tiny_text, [first], prefixes)
-    specs = [
-        replace(first, row_id=row_id, prompt=(*first.prompt[:130], *range(5, 5 + 9 * row_id))) for row_id in (1, 2)
-    ]
+    specs = [replace(first, row_id=own, prompt=(*first.prompt[:130], *range(5, 5 + 9 * own))) for own in (1, 2)]
     found = read(model, tiny_text, specs, prefixes)
     assert [done.row.cached_prompt for done in found.values()] == [128, 128]
     for one in specs:
@@ -119,9 +104,7 @@ def test_a_hit_beside_others_has_the_bits_of_a_miss_alone(model: LoadedModel, ti
 
 
 @pytest.mark.parametrize(("seed", "cached"), [(0, False), (1, False), (2, True)])
-def test_each_row_of_a_random_schedule_generates_the_tokens_that_it_generates_alone(
-    seed: int, cached: bool, model: LoadedModel, tiny_text: Text
-) -> None:
+def test_rows_of_a_random_schedule_are_as_alone(seed: int, cached: bool, model: LoadedModel, tiny_text: Text) -> None:
     """Whatever is cancelled, preempted and handed back, on terms too that would let rows be read again."""
     prefixes: PrefixCache[RowKv] = PrefixCache(2**30)
     schedule = Conversations(seed, model, tiny_text, prefixes) if cached else Schedule(seed, model, tiny_text)
@@ -129,9 +112,8 @@ def test_each_row_of_a_random_schedule_generates_the_tokens_that_it_generates_al
     schedule.run(rows=25)
     assert prefixes.hits > 0 or not cached
     for row_id, one in schedule.specs.items():
-        lifecycle = Lifecycle(TorchDevice(model, tiny_text, new_batch(model), random.choice([64, 512])))
-        lifecycle.table.admit([one])
-        found, alone = schedule.tokens[row_id], tokens_of(finish(lifecycle)).get(row_id, [])
+        lifecycle = lifecycle_of(model, tiny_text, capacity=6000, rows=32, chunk=random.choice([64, 512]))
+        found, alone = schedule.tokens[row_id], answers_of(lifecycle, [one]).get(row_id, [])
         assert found == (alone[: len(found)] if row_id in schedule.cancelled else alone), f"row {row_id}"
 
 
@@ -139,17 +121,14 @@ def test_each_row_of_a_random_schedule_generates_the_tokens_that_it_generates_al
 @pytest.mark.timeout(600)  # two threads wait for each other where other programs keep the cores busy
 @pytest.mark.usefixtures("all_cores")
 def test_32_answers_of_the_default_model_are_those_alone() -> None:
-    if not any(status.cached for status in Catalog().known() if status.name == DEFAULT_MODEL):
-        pytest.skip(f"{DEFAULT_MODEL} is not in the cache")
-    folder = Catalog().resolve(DEFAULT_MODEL)
+    folder = default_folder()
     model, text = load(folder, kernels=Kernels.NATIVE), Text.load(folder)
     lengths = (*LENGTHS, *(length // 5 + 1 for length in LENGTHS[:15]))
     specs = [spec(row_id, length, 4) for row_id, length in enumerate(lengths)]
     longest = max(LENGTHS) + 5  # tight: a check reads all of an arena at every turn
     answers = []
     for rows, groups in ((32, [specs[:20], specs[20:]]), (1, [[one] for one in specs])):
-        found: dict[RowId, list[int]] = {}
-        lifecycle = Lifecycle(TorchDevice(model, text, new_batch(model, rows * longest), max_prefill_tokens=512))
+        lifecycle, found = lifecycle_of(model, text, capacity=rows * longest, rows=32), dict[RowId, list[int]]()
         for group in groups:
             lifecycle.table.admit(group)
             if len(group) == 1:

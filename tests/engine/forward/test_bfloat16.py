@@ -8,19 +8,16 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from engine.forward.batch import RunningBatch
-from engine.forward.prefill import Prefill
 from engine.kv.arena import KvArena
-from engine.row import Choice, Row
-from models.catalog.catalog import DEFAULT_MODEL, Catalog
+from engine.row import Choice
 from models.network.attention import reads_whole_pitch
 from models.network.loader import load
 from models.text import Text
-from tests.engine.rows import spec
+from tests.engine.rows import default_folder, read, spec
 
 
-@pytest.mark.parametrize(
-    ("dtype", "longest"), [(torch.bfloat16, 40), (torch.bfloat16, 140), (torch.float32, 40), (torch.float32, 140)]
-)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("longest", [40, 140])
 def test_teacher_forced_logits_beside_neighbours_are_as_near_to_the_truth_as_transformers_alone(
     tiny_folder: Path, tiny_text: Text, dtype: torch.dtype, longest: int
 ) -> None:
@@ -29,17 +26,15 @@ def test_teacher_forced_logits_beside_neighbours_are_as_near_to_the_truth_as_tra
     model = load(tiny_folder, dtype=str(dtype).removeprefix("torch."))
     theirs = AutoModelForCausalLM.from_pretrained(tiny_folder, dtype=dtype)
     truth = AutoModelForCausalLM.from_pretrained(tiny_folder, dtype=torch.float64)
-    rows = [Row(spec(row_id, length), tiny_text, frozenset()) for row_id, length in enumerate((longest, 7, 19))]
-    forced = [[(11 * row.row_id + 5 * step) % 300 for step in range(12)] for row in rows]
+    specs = [spec(row_id, length) for row_id, length in enumerate((longest, 7, 19))]
+    forced = [[(11 * row_id + 5 * step) % 300 for step in range(12)] for row_id in range(3)]
     batch = RunningBatch(model, KvArena(model.kv, 600, max_rows=3))
     errors: list[tuple[float, float]] = []
     with torch.inference_mode():
-        for row in rows:
-            group = Prefill(model, [row])
-            while group.rows:
-                ended = group.advance(16)
-            row.accept(Choice(forced[row.row_id][0]))
-            batch.insert(row, ended[0].kv)
+        for one in specs:
+            done = read(model, tiny_text, [one], chunk=16)[one.row_id]
+            done.row.accept(Choice(forced[one.row_id][0]))
+            batch.insert(done.row, done.kv)
         for step in range(1, 12):
             logits = batch.step()
             assert reads_whole_pitch(3, batch.arena.pitch) or longest == 40, "many cells are read by another kernel"
@@ -58,9 +53,7 @@ def test_teacher_forced_logits_beside_neighbours_are_as_near_to_the_truth_as_tra
 @pytest.mark.usefixtures("all_cores")
 def test_the_default_model_begins_the_answer_to_the_readme_as_in_float32() -> None:
     """Its two likeliest tokens are 0.1 apart, less than a step of bfloat16 at their size."""
-    if not any(status.cached for status in Catalog().known() if status.name == DEFAULT_MODEL):
-        pytest.skip(f"{DEFAULT_MODEL} is not in the cache")
-    folder = Catalog().resolve(DEFAULT_MODEL)
+    folder = default_folder()
     model, text = load(folder, dtype="bfloat16"), Text.load(folder)
     tokens = text.encode_chat([{"role": "user", "content": "What is the capital of France?"}])
     with torch.inference_mode():

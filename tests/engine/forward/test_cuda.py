@@ -66,9 +66,8 @@ def test_flash_attention_of_runs_is_the_gathered_one(kv_heads: int, head_dim: in
     keys, values = torch.randn(2, len(lengths) * pitch, kv_heads, head_dim, device="cuda", dtype=torch.bfloat16)
     query = torch.randn(len(lengths), 8, head_dim, device="cuda", dtype=torch.bfloat16)
     starts = [row * pitch + 900 - length for row, length in enumerate(lengths)]
-    found, expected = (
-        each(query, keys, values, Runs.listed(starts, lengths, 4096, each, query.device), None) for each in READERS
-    )
+    runs = [Runs.listed(starts, lengths, 4096, each, query.device) for each in READERS]
+    found, expected = (each(query, keys, values, one, None) for each, one in zip(READERS, runs, strict=True))
     torch.testing.assert_close(found, expected, atol=2e-2, rtol=2e-2)
 
 

@@ -18,8 +18,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from engine.device import StepOutcome
 from engine.forward import decode as decoding
-from engine.forward.batch import RunningBatch
-from engine.forward.graphs import DecodeGraphs, capture_nothing
 from engine.kv.arena import KvArena
 from engine.kv.prefix_cache import PrefixCache
 from engine.kv.row_kv import RowKv
@@ -30,15 +28,13 @@ from engine.sampling import sampler as sampling
 from engine.sampling.params import Grammar, GrammarKind
 from engine.sampling.sampler import Chosen, Unread, sample
 from engine.sampling.table import SamplingTable
-from engine.torch_device import TorchDevice
 from engine.transfer import Fetch
-from models.network.attention import gather_attention
 from models.network.kv_store import KvStore
 from models.network.loader import LoadedModel, load
 from models.network.quantization import Kernels
 from models.text import Text
-from tests.engine.invariants import check
-from tests.engine.rows import admitted, device_of, faulty, finish, lifecycle_of, row_of, short_in, spec, tokens_of
+from tests.engine import rows as played
+from tests.engine.rows import admitted, device_of, faulty, finish, lifecycle_of, row_of, spec, tokens_of, turns
 from tests.tiny import Net
 
 WISHES: list[dict[str, Any]] = [
@@ -63,18 +59,10 @@ def job(row_id: RowId, length: int, max_tokens: int, wish: int) -> RowSpec:
 
 
 def play(
-    model: LoadedModel,
-    text: Text,
-    jobs: list[RowSpec],
-    events: Events,
-    terms: list[BatchPolicy],
-    *,
-    ahead: bool,
-    capacity: int = 400,
+    net: tuple[LoadedModel, Text], jobs: list[RowSpec], events: Events, terms: list[BatchPolicy], **device: Any
 ) -> dict[RowId, list[RowUpdate]]:
     """The updates of each row; jobs come, are cancelled and paused at the turns that `events` tell."""
-    prefixes = PrefixCache[RowKv](1 << 24, chunk=8)
-    lifecycle = lifecycle_of(model, text, capacity=capacity, rows=4, chunk=16, prefixes=prefixes, ahead=ahead)
+    lifecycle = lifecycle_of(*net, rows=4, chunk=16, prefixes=PrefixCache[RowKv](1 << 24, chunk=8), **device)
     updates: list[RowUpdate] = []
     for turn in range(1000):
         for at, what, row_id in events:
@@ -84,8 +72,7 @@ def play(
                 lifecycle.table.cancel([row_id])
             elif at == turn:
                 lifecycle.table.pause([row_id])
-        updates += lifecycle.turn()
-        check(lifecycle.table)
+        updates += turns(lifecycle)
         for handed_back in lifecycle.table.take_handed_back():
             lifecycle.table.admit([jobs[row_id] for row_id in handed_back.row_ids], terms[handed_back.row_ids[0]])
         if lifecycle.table.idle and turn > max(at for at, *_ in events):
@@ -123,8 +110,7 @@ def test_every_answer_is_that_of_plain_steps(net: Net, told: tuple[list[RowSpec]
     """Rows join, enter, end by text, by token, by length, and are cancelled, handed back and displaced meanwhile."""
     jobs, events, terms = told
     cancelled = {row_id for _, what, row_id in events if what == "cancel"}
-    before = play(*net, jobs, events, terms, ahead=False, capacity=150)
-    after = play(*net, jobs, events, terms, ahead=True, capacity=150)
+    before, after = (play(net, jobs, events, terms, ahead=ahead, capacity=150) for ahead in (False, True))
     for one in jobs:
         expected, found = answers(before[one.row_id]), answers(after[one.row_id])
         if one.row_id in cancelled:  # a turn earlier or later
@@ -138,19 +124,9 @@ def test_every_answer_is_that_of_plain_steps(net: Net, told: tuple[list[RowSpec]
 def test_batches_of_closed_slices_go_on_as_they_do_one_after_another(net: Net) -> None:
     """Rows that have ended keep their slots and run in vain; all that are left are handed back every five steps."""
     jobs = [job(row_id, 4 + 5 * row_id, 6 + 7 * row_id, row_id) for row_id in range(4)]
-    terms = BatchPolicy(closed=True, iterations=5)
-
-    def run(*, ahead: bool) -> dict[RowId, list[int]]:
-        lifecycle = admitted(lifecycle_of(*net, capacity=400, rows=4, chunk=64, ahead=ahead), jobs, terms)
-        updates: list[RowUpdate] = []
-        while not lifecycle.table.idle:
-            updates += lifecycle.turn()
-            check(lifecycle.table)
-            for handed_back in lifecycle.table.take_handed_back():
-                lifecycle.table.admit([jobs[row_id] for row_id in handed_back.row_ids], terms)
-        return tokens_of(updates)
-
-    assert run(ahead=True) == run(ahead=False)
+    lifecycles = (lifecycle_of(*net, capacity=400, rows=4, chunk=64, ahead=ahead) for ahead in (True, False))
+    ahead, plain = (played.run_all(one, jobs, BatchPolicy(closed=True, iterations=5))[0] for one in lifecycles)
+    assert tokens_of(ahead) == tokens_of(plain)
 
 
 # What is under way when
@@ -211,7 +187,7 @@ def test_a_row_with_a_grammar_is_read_before_the_next_step(watched: Watched) -> 
 
 def test_a_step_ahead_for_which_there_is_no_memory_loses_no_token(watched: Watched, net: Net) -> None:
     specs = spec(0, max_tokens=8), spec(1, max_tokens=8)
-    lifecycle, log = watched(*specs, model=faulty(net.model, short_in(KvArena, 3)))
+    lifecycle, log = watched(*specs, model=faulty(net.model, played.short_in(KvArena, 3)))
     expected = tokens_of(finish(watched(*specs)[0]))
     log.clear()
     assert tokens_of(finish(lifecycle)) == expected
@@ -236,13 +212,11 @@ def test_a_row_that_computes_nan_fails_alone_and_none_of_it_stays(watched: Watch
         holder[:] = [lifecycle]
         updates: list[RowUpdate] = []
         while device_of(lifecycle).batch.arena.lengths[1:2] != [8] and not lifecycle.table.idle:
-            updates += lifecycle.turn()
-            check(lifecycle.table)
+            updates += turns(lifecycle)
         if cancels:
             lifecycle.table.cancel([1])
         updates += finish(lifecycle)
-        failed = [one.row_id for one in updates if one.finish_reason is FinishReason.ERROR]
-        assert failed == ([] if cancels else [1])
+        assert (played.ends_of(updates).get(1) is FinishReason.ERROR) is not cancels
         expected = tokens_of(finish(watched(*(spec(row_id) for row_id in range(3)))[0]))
         assert {row_id: tokens_of(updates)[row_id] for row_id in (0, 2)} == {one: expected[one] for one in (0, 2)}
 
@@ -276,9 +250,8 @@ def logits_of(rows: int, vocab: int, seed: int, *, flat: bool = False) -> Tensor
 
 def rows_that_have_said(text: Text, seed: int) -> list[Row]:
     """A row for each wish but the grammar, with some tokens generated."""
-    rows = [
-        row_of(text, prompt=(5, 6, 7, 5), **{"temperature": 0.0, **wish}) for wish in WISHES if "grammar" not in wish
-    ]
+    wishes = ({"temperature": 0.0, **wish} for wish in WISHES if "grammar" not in wish)
+    rows = [row_of(text, (5, 6, 7, 5), **wish) for wish in wishes]
     chance = random.Random(seed)
     for row in rows:
         for _ in range(chance.randrange(1, 6)):
@@ -314,9 +287,7 @@ def test_a_draw_that_the_device_could_not_settle_is_made_anew_by_the_host(tiny_t
     assert [one.token_id for one in found if isinstance(one, Choice)] != chosen.tokens.tolist()
 
 
-def test_a_step_fed_a_token_drawn_anew_is_undone(
-    watched: Watched, tiny_model: LoadedModel, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_step_fed_a_token_drawn_anew_is_undone(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
     """As if the device had been wrong in every third step."""
     jobs = [spec(row_id, max_tokens=14, temperature=1.0, top_p=0.9, seed=row_id) for row_id in range(3)]
     expected = tokens_of(finish(watched(*jobs)[0]))
@@ -343,7 +314,7 @@ def play_all(model: LoadedModel, text: Text) -> None:
     """Rows of all wishes, which come and go."""
     jobs = [job(row_id, 5 + 3 * row_id, 6 + row_id, row_id) for row_id in range(len(WISHES) - 1)]
     events: Events = [(2 * one.row_id, "admit", one.row_id) for one in jobs]
-    play(model, text, jobs, events, [BatchPolicy()] * len(jobs), ahead=True)
+    play((model, text), jobs, events, [BatchPolicy()] * len(jobs), ahead=True, capacity=400)
 
 
 def test_no_launch_waits(torch_model: LoadedModel, tiny_text: Text, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -361,9 +332,7 @@ def test_no_launch_waits(torch_model: LoadedModel, tiny_text: Text, monkeypatch:
     assert len(found) > 10 and not any(found)
 
 
-def test_a_step_waits_for_the_device_once_to_read_its_tokens(
-    torch_model: LoadedModel, tiny_text: Text, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_step_waits_once(torch_model: LoadedModel, tiny_text: Text, monkeypatch: pytest.MonkeyPatch) -> None:
     """With the launch of the next one, and rows that come and go."""
     step, read, reads, counts = decoding.Decode.step, Fetch.read, list[Fetch](), list[int]()
 
@@ -381,18 +350,3 @@ def test_a_step_waits_for_the_device_once_to_read_its_tokens(
     monkeypatch.setattr(decoding.Decode, "step", counted_step)
     play_all(torch_model, tiny_text)
     assert len(counts) > 10 and set(counts) == {1}
-
-
-def test_graphs_are_fed_from_the_device(torch_model: LoadedModel, tiny_text: Text) -> None:
-    """The decode step in fixed shapes, as on CUDA, with rows that join and leave."""
-    jobs = [job(row_id, 5 + 4 * row_id, 6 + 3 * row_id, row_id) for row_id in range(len(WISHES) - 1)]
-
-    def run(*, graphs: bool) -> dict[RowId, list[int]]:
-        arena = KvArena(torch_model.kv, 400, max_rows=4, by_token=graphs)
-        steps = DecodeGraphs(torch_model, arena, gather_attention, capture_nothing) if graphs else None
-        batch = RunningBatch(torch_model, arena, headroom=0, graphs=steps)
-        lifecycle = Lifecycle(TorchDevice(torch_model, tiny_text, batch, max_prefill_tokens=16, ahead=graphs))
-        lifecycle.table.admit(jobs)
-        return tokens_of(finish(lifecycle))
-
-    assert run(graphs=True) == run(graphs=False)

@@ -8,7 +8,6 @@ import mmap
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -32,16 +31,15 @@ from models.network.loader import LoadedModel, load
 from models.network.quantization import Kernels
 from models.text import Text
 from tests.engine.forward.recorded import Recorder
-from tests.engine.forward.test_decode import Waits
+from tests.engine.forward.test_decode import WISHES, Waits, job
 from tests.engine.forward.test_parity import MIXED, Schedule, assert_as_if_alone
 from tests.engine.invariants import check
-from tests.engine.rows import admitted, device_of, faulty, finish, lifecycle_of, short_in, spec, tokens_of
+from tests.engine.rows import admitted, answers_of, device_of, faulty, finish, lifecycle_of, spec, turns
 from tests.reference import Reference
 from tests.tiny import Net
 
-SPECS = [
-    replace(spec(row_id, length, max_tokens=40), row_id=row_id) for row_id, length in enumerate((3, 250, 17, 2, 9))
-]
+SPECS = [spec(row_id, length, max_tokens=40) for row_id, length in enumerate((3, 250, 17, 2, 9))]
+TWO = [spec(0, max_tokens=20), spec(1, max_tokens=20)]
 Make = Callable[[torch.device], Capture]
 
 
@@ -51,12 +49,12 @@ def graphs_of(model: LoadedModel, capacity: int, rows: int, capture: Make) -> tu
 
 
 def with_graphs(
-    model: LoadedModel, text: Text, capacity: int, rows: int, capture: Make = capture_nothing
+    model: LoadedModel, text: Text, capacity: int, rows: int, capture: Make = capture_nothing, *, ahead: bool = False
 ) -> Lifecycle[Row]:
     arena, graphs = graphs_of(model, capacity, rows, capture)
     graphs.prepare()
     batch = RunningBatch(model, arena, headroom=0, graphs=graphs)
-    return Lifecycle(TorchDevice(model, text, batch, max_prefill_tokens=64))
+    return Lifecycle(TorchDevice(model, text, batch, max_prefill_tokens=64, ahead=ahead))
 
 
 @pytest.fixture(scope="module")
@@ -75,12 +73,9 @@ def recorder() -> Recorder:
 @pytest.mark.parametrize("terms", [BatchPolicy(), BatchPolicy(entry=Entry.SHAPE), BatchPolicy(closed=True)])
 def test_answers_are_the_same_with_graphs(net: Net, recorder: Recorder, terms: BatchPolicy, capacity: int) -> None:
     """With 600 tokens the arena is viewed in other proportions while rows run, which were steps without graphs."""
-    plain = lifecycle_of(*net, capacity=capacity, rows=8)
-    graphed = with_graphs(*net, capacity, 8, recorder)
-    for lifecycle in (plain, graphed):
-        lifecycle.table.admit(SPECS, terms)
-    expected, before = tokens_of(finish(plain)), recorder.replays
-    assert tokens_of(finish(graphed)) == expected and all(len(tokens) == 40 for tokens in expected.values())
+    expected = answers_of(lifecycle_of(*net, capacity=capacity), SPECS, terms)
+    graphed, before = with_graphs(*net, capacity, 8, recorder), recorder.replays
+    assert answers_of(graphed, SPECS, terms) == expected and {*map(len, expected.values())} == {40}
     assert len(recorder.graphs) == 4, "1, 2, 4 and 8 rows, each captured once"
     assert recorder.replays > before
 
@@ -94,15 +89,18 @@ def test_inputs_are_written_when_rows_change_and_else_advance_there(net: Net, mo
         writes.append(live)
         write(step, live, tokens)
 
-    arena, graphs = graphs_of(net.model, 4096, 4, capture_nothing)
-    batch = RunningBatch(net.model, arena, headroom=0, graphs=graphs)
-    lifecycle = Lifecycle(TorchDevice(*net, batch, max_prefill_tokens=64, ahead=True))
+    lifecycle, specs = with_graphs(*net, 4096, 4, ahead=True), [spec(0, 5, max_tokens=40), spec(1, 9, max_tokens=20)]
     monkeypatch.setattr(DecodeStep, "_write", noted)
-    lifecycle.table.admit([spec(0, 5, max_tokens=40), spec(1, 9, max_tokens=20)])
-    found = tokens_of(finish(lifecycle))
+    assert answers_of(lifecycle, specs) == answers_of(lifecycle_of(*net), specs)
     assert writes == [2, 1], "once for both, once when the second has left"
-    plain = admitted(lifecycle_of(*net), [spec(0, 5, max_tokens=40), spec(1, 9, max_tokens=20)])
-    assert found == tokens_of(finish(plain))
+
+
+@torch.inference_mode()
+def test_graphs_are_fed_from_the_device(net: Net) -> None:
+    """Whatever rows wish, as they join and leave."""
+    jobs = [job(row_id, 5 + 4 * row_id, 6 + 3 * row_id, row_id) for row_id in range(len(WISHES) - 1)]
+    expected = answers_of(lifecycle_of(*net, capacity=400, rows=4), jobs)
+    assert answers_of(with_graphs(*net, 400, 4, ahead=True), jobs) == expected
 
 
 class GraphedSchedule(Schedule):
@@ -115,14 +113,11 @@ class GraphedSchedule(Schedule):
 
 
 @torch.inference_mode()
-@pytest.mark.parametrize(
-    ("seed", "terms"), [(place % 2, terms) for place, terms in enumerate([[BatchPolicy()], *MIXED])]
-)
+@pytest.mark.parametrize("terms", [[BatchPolicy()], *MIXED])
 def test_rows_of_a_random_schedule_are_replayed_to_what_transformers_generates(
-    seed: int, terms: list[BatchPolicy], net: Net, tiny_reference: Reference,
-    recorder: Recorder,
-) -> None:  # fmt: skip
-    schedule = GraphedSchedule(seed, *net, recorder)
+    terms: list[BatchPolicy], net: Net, tiny_reference: Reference, recorder: Recorder
+) -> None:
+    schedule = GraphedSchedule([[BatchPolicy()], *MIXED].index(terms) % 2, *net, recorder)
     schedule.terms, prepared = terms, recorder.replays
     schedule.run(rows=10)
     assert_as_if_alone(schedule, tiny_reference)
@@ -134,9 +129,7 @@ def test_a_graph_holds_in_every_view_of_the_memory(net: Net, recorder: Recorder)
     """Steps ran without graphs from the first time on that the arena had other rows and columns."""
     lifecycle = with_graphs(*net, 600, 8, recorder)
     arena, before = device_of(lifecycle).batch.arena, recorder.replays
-    lifecycle.table.admit([spec(0, 200, max_tokens=5)])
-    for _ in range(6):
-        lifecycle.turn()
+    turns(admitted(lifecycle, [spec(0, 200, max_tokens=5)]), 6)
     assert (arena.rows, arena.columns) == (1, 600)
     finish(lifecycle)
     assert recorder.replays - before == 4, "the first token is prefill's"
@@ -154,11 +147,8 @@ def test_graphs_are_captured_anew_once_the_memory_has_moved(net: Net, recorder: 
         return logits
 
     gone: list[int] = []
-    plain = lifecycle_of(*net)
     made = with_graphs(faulty(net.model, shortage), net.text, 1024, 4, partial(pass_on, recorder))
-    for lifecycle in (plain, made):
-        lifecycle.table.admit([spec(0, max_tokens=20), spec(1, max_tokens=20)])
-    assert tokens_of(finish(made)) == tokens_of(finish(plain))
+    assert answers_of(made, TWO) == answers_of(lifecycle_of(*net), TWO)
     assert made.table.shape().capacity_tokens < 1024 and gone == [3]
     assert len(recorder.graphs) == 4, "of the bucket that was used again"
     assert recorder.graphs[-1].replays > 10
@@ -176,14 +166,11 @@ def pass_on(recorder: Recorder, device: torch.device) -> Capture:
 
 @torch.inference_mode()
 def test_rows_with_holes_are_stepped_under_a_mask(net: Net, recorder: Recorder) -> None:
-    lifecycle = admitted(with_graphs(*net, 1024, 4, recorder), [spec(0, max_tokens=30)], BatchPolicy(entry=Entry.SHAPE))
-    for _ in range(4):
-        lifecycle.turn()
+    lifecycle, terms = with_graphs(*net, 1024, 4, recorder), BatchPolicy(entry=Entry.SHAPE)
+    turns(admitted(lifecycle, [spec(0, max_tokens=30)], terms), 4)
     before = recorder.replays
     assert before > 3
-    lifecycle.table.admit([spec(1, 9, max_tokens=4)], BatchPolicy(entry=Entry.SHAPE))
-    for _ in range(3):
-        lifecycle.turn()
+    turns(admitted(lifecycle, [spec(1, 9, max_tokens=4)], terms), 3)
     assert device_of(lifecycle).batch.arena.has_holes and recorder.replays == before
     finish(lifecycle)
 
@@ -208,10 +195,7 @@ def test_a_replay_that_differs_is_not_used(net: Net, caplog: pytest.LogCaptureFi
     with caplog.at_level(logging.WARNING):
         graphed = with_graphs(*net, 1024, 2, wrong)
     assert caplog.text.count("without a CUDA graph") == 2 and "replay differs" in caplog.text
-    plain = lifecycle_of(*net)
-    for lifecycle in (plain, graphed):
-        lifecycle.table.admit(SPECS[2:4])
-    assert tokens_of(finish(graphed)) == tokens_of(finish(plain))
+    assert answers_of(graphed, SPECS[2:4]) == answers_of(lifecycle_of(*net), SPECS[2:4])
 
 
 @torch.inference_mode()
@@ -232,12 +216,10 @@ def test_a_step_waits_for_the_device_when_it_is_captured_and_never_again(net: Ne
     while not batch.rows:
         lifecycle.turn()
     graphs.release()
-    counts = []
-    for _ in range(3):
+    for expected in (2, 0, 0):
         with Waits() as waits:
             batch.step()
-        counts.append(len(waits.found))
-    assert counts == [2, 0, 0]
+        assert len(waits.found) == expected
 
 
 def test_preparing_leaves_nothing_that_a_row_could_read(net: Net) -> None:
@@ -245,14 +227,6 @@ def test_preparing_leaves_nothing_that_a_row_could_read(net: Net) -> None:
     check(lifecycle.table)
     arena = device_of(lifecycle).batch.arena
     assert not arena.valid.any() and not arena.buffers[0].any() and not arena.buffers[1].any()
-
-
-def test_a_step_that_fails_leaves_the_batch_as_it_was(net: Net) -> None:
-    model = faulty(net.model, short_in(DecodeStep, 12))
-    lifecycle = admitted(with_graphs(model, net.text, 1024, 4), [spec(0, max_tokens=20), spec(1, max_tokens=20)])
-    plain = admitted(lifecycle_of(*net), [spec(0, max_tokens=20), spec(1, max_tokens=20)])
-    assert tokens_of(finish(lifecycle)) == tokens_of(finish(plain))
-    assert lifecycle.table.shape().capacity_tokens < 1024
 
 
 def test_memory_is_given_back_before_other_is_taken_after_a_shortage(net: Net, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -278,10 +252,9 @@ def test_memory_is_given_back_before_other_is_taken_after_a_shortage(net: Net, m
         return logits
 
     lifecycle = with_graphs(faulty(net.model, shortage), net.text, 1024, 4)
-    lifecycle.table.admit([spec(0, max_tokens=20), spec(1, max_tokens=20)])
     gc.disable()
     try:
-        finish(lifecycle)
+        finish(lifecycle, TWO)
     finally:
         gc.enable()
     assert alive == [0, 1, 0, 1], "keys, then values; then both anew, with nothing left of the old ones"

@@ -10,12 +10,11 @@ from engine.kv.arena import KvArena
 from engine.kv.row_kv import RowKv
 from engine.lifecycle import Lifecycle
 from engine.messages import NEVER, BatchPolicy, Cause, Entry, FinishReason, Overflow, RowId, RowSpec
-from engine.sampling.params import SamplingParams
 from engine.torch_device import TorchDevice
 from models.network.loader import LoadedModel
 from models.text import Text
 from tests.engine.invariants import check
-from tests.engine.rows import device_of
+from tests.engine.rows import device_of, greedy
 from tests.reference import Reference
 from tests.tiny import Net
 
@@ -55,9 +54,7 @@ class Schedule:
     def arrive(self) -> RowSpec:
         rng, row_id = self.rng, len(self.specs)
         prompt = tuple(rng.randrange(3, self.model.vocab_size) for _ in range(rng.randint(1, rng.choice([4, 20, 100]))))
-        params = SamplingParams(
-            max_tokens=rng.randint(1, rng.choice([10, 90])), temperature=0, ignore_eos=rng.random() < 0.5
-        )
+        params = greedy(rng.randint(1, rng.choice([10, 90])), ignore_eos=rng.random() < 0.5)
         if rng.random() < 0.5:
             params = replace(
                 params,
@@ -97,9 +94,7 @@ class Schedule:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_each_row_of_a_random_schedule_generates_what_transformers_does(
-    seed: int, net: Net, tiny_reference: Reference
-) -> None:
+def test_each_row_of_a_random_schedule_is_as_in_transformers(seed: int, net: Net, tiny_reference: Reference) -> None:
     schedule = Schedule(seed, *net)
     schedule.run(rows=30)
     assert_as_if_alone(schedule, tiny_reference)

@@ -6,15 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from engine.forward.batch import RunningBatch
-from engine.kv.arena import KvArena
-from engine.lifecycle import Lifecycle
 from engine.messages import RowSpec
 from engine.sampling.params import SamplingParams
-from engine.torch_device import TorchDevice
 from models.catalog.catalog import DEFAULT_MODEL, Catalog
 from models.network.loader import load
 from models.text import Text
+from tests.engine.rows import lifecycle_of
 from tests.reference import Reference
 
 TASKS = Path(__file__).parents[3].parent / "shared" / "data" / "tasks"
@@ -49,8 +46,7 @@ def test_32_real_prompts_at_once_each_get_the_answer_they_would_get_alone() -> N
     model, text = load(folder, dtype="float32"), Text.load(folder)
     params = SamplingParams(max_tokens=TOKENS, temperature=0)
     specs = [RowSpec(row_id, prompt, params) for row_id, prompt in enumerate(prompts(text))]
-    batch = RunningBatch(model, KvArena(model.kv, 24 * (LONGEST + TOKENS), max_rows=ROWS))
-    lifecycle = Lifecycle(TorchDevice(model, text, batch, max_prefill_tokens=256))
+    lifecycle = lifecycle_of(model, text, capacity=24 * (LONGEST + TOKENS), rows=ROWS, chunk=256)
     for first in range(0, ROWS, 5):
         lifecycle.table.admit(specs[first : first + 5])
     answers: dict[int, list[int]] = {spec.row_id: [] for spec in specs}

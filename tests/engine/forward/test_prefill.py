@@ -26,7 +26,7 @@ from engine.row import Row
 from engine.torch_device import TorchDevice
 from models.network.loader import LoadedModel
 from models.text import Text
-from tests.engine.rows import admitted, spec
+from tests.engine.rows import admitted, read, spec
 from tests.tiny import Net
 
 
@@ -58,16 +58,6 @@ def rows_of(model: LoadedModel, text: Text, specs: Sequence[RowSpec]) -> list[Ro
     return [Row(one, text, model.end_token_ids) for one in specs]
 
 
-def finish(group: Prefill, chunk: int) -> dict[int, Prefilled]:
-    done: dict[int, Prefilled] = {}
-    while group.rows:
-        before = group.rows.copy()
-        ended = group.advance(chunk)
-        assert [row for row in before if row not in group.rows] == [found.row for found in ended]
-        done |= {found.row.row_id: found for found in ended}
-    return done
-
-
 def assert_same(found: Prefilled, expected: Plain) -> None:
     assert found.kv.length == len(found.row.prompt)
     for ours, theirs in (
@@ -82,7 +72,7 @@ def assert_same(found: Prefilled, expected: Plain) -> None:
 @pytest.mark.parametrize("chunk", [1, 7, 20, 64, 10_000])
 def test_ragged_rows_in_chunks_equal_transformers(net: Net, network: PreTrainedModel, chunk: int, grain: int) -> None:
     specs = [spec(row_id, length) for row_id, length in enumerate([5, 24, 1, 17, 24])]
-    done = finish(Prefill(net.model, rows_of(*net, specs), grain=grain), chunk)
+    done = read(*net, specs, grain=grain, chunk=chunk)
     assert done.keys() == {0, 1, 2, 3, 4}
     for one in specs:
         assert_same(done[one.row_id], plain(network, one.prompt))
@@ -130,37 +120,23 @@ def test_dropping_a_row_frees_its_memory(net: Net) -> None:
 # Log-probabilities of the prompt
 
 
-def expected_logprobs(logits: Tensor, prompt: Sequence[int]) -> list[float]:
-    lines = logits.log_softmax(dim=-1)
-    return [float(lines[place, token]) for place, token in enumerate(prompt[1:])]
-
-
 @pytest.mark.parametrize("chunk", [1, 5, 16, 27])
 def test_log_probabilities_of_prompts_are_those_of_a_plain_pass(net: Net, network: PreTrainedModel, chunk: int) -> None:
     """Wherever the chunks end, and also when a mate wants none."""
     specs = [spec(0, 9, prompt_logprobs=0), spec(1, 12), spec(2, 5, prompt_logprobs=3), spec(3, 1, prompt_logprobs=1)]
-    done = finish(Prefill(net.model, rows_of(*net, specs)), chunk)
+    done = read(*net, specs, chunk=chunk)
     assert done[1].row.prompt_logprobs is None
-    for row_id in (0, 2, 3):
+    for row_id, top in ((0, 0), (2, 3), (3, 1)):
         found, prompt = done[row_id].row.prompt_logprobs, specs[row_id].prompt
-        assert found is not None and found[0] is None
-        reports = [one for one in found[1:] if one is not None]
-        assert [one.token_id for one in reports] == list(prompt[1:])
-        expected = expected_logprobs(plain(network, prompt).logits, prompt)
-        assert [one.logprob for one in reports] == pytest.approx(expected, abs=1e-4)
-
-
-def test_each_token_of_a_prompt_is_ranked_and_has_the_likeliest_beside_it(net: Net, network: PreTrainedModel) -> None:
-    one = spec(0, 8, prompt_logprobs=2)
-    found = finish(Prefill(net.model, rows_of(*net, [one])), 3)[0].row.prompt_logprobs
-    lines = plain(network, one.prompt).logits.log_softmax(dim=-1)
-    assert found is not None and len(found) == 8
-    for place, report in enumerate(found[1:]):
-        assert isinstance(report, TokenLogprob)
-        best = lines[place].topk(2)
-        assert [token for token, _ in report.top] == best.indices.tolist()
-        assert [value for _, value in report.top] == pytest.approx(best.values.tolist(), abs=1e-4)
-        assert report.rank == 1 + int((lines[place] > lines[place, report.token_id]).sum())
+        assert found is not None and found[0] is None and len(found) == len(prompt)
+        lines = plain(network, prompt).logits.log_softmax(dim=-1)
+        for line, token, report in zip(lines, prompt[1:], found[1:], strict=False):
+            assert isinstance(report, TokenLogprob) and report.token_id == token
+            best = line.topk(top)
+            assert [other for other, _ in report.top] == best.indices.tolist()
+            numbers = [report.logprob, *(value for _, value in report.top)]
+            assert numbers == pytest.approx([float(line[token]), *best.values.tolist()], abs=1e-4)
+            assert report.rank == 1 + int((line > line[token]).sum())
 
 
 @pytest.mark.parametrize(("lengths", "shapes"), [([50, 33], [(2, 64)]), ([70], [(1, 128)]), ([4096], [(1, 4096)])])
@@ -199,9 +175,7 @@ class Kernels(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 @torch.inference_mode()
 @pytest.mark.parametrize(("kept", "most"), [(0, 8.97 / 6), (2**30, 12.97 / 4)])
-def test_few_launches_and_allocations_are_one_prompts(
-    net: Net, monkeypatch: pytest.MonkeyPatch, kept: int, most: float
-) -> None:
+def test_prompts_take_few_launches(net: Net, monkeypatch: pytest.MonkeyPatch, kept: int, most: float) -> None:
     """From queue to batch, without the network: they were 8.97 a prompt, 12.97 where its prefix is kept."""
     rows = 64
     monkeypatch.setattr(LoadedModel, "forward", lambda model, *given: torch.zeros(len(given[-1][0]), 320))

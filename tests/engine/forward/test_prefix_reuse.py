@@ -3,11 +3,12 @@
 import random
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
-from engine.forward.prefill import Prefill
+from engine.forward.prefill import Prefilled
 from engine.kv.device_blocks import DeviceBlocks
 from engine.kv.prefix_cache import PrefixCache
 from engine.kv.row_kv import RowKv
@@ -19,7 +20,7 @@ from models.network.loader import LoadedModel, load
 from models.text import Text
 from tests.engine.forward.test_parity import Schedule, assert_as_if_alone
 from tests.engine.invariants import check
-from tests.engine.rows import admitted, device_of, faulty, finish, greedy, lifecycle_of, short_in, spec, tokens_of
+from tests.engine.rows import answers_of, device_of, faulty, finish, lifecycle_of, read, short_in, spec, tokens_of
 from tests.reference import Reference
 from tests.tiny import Net
 
@@ -28,35 +29,27 @@ def lifecycle_with(prefixes: PrefixCache[RowKv], model: LoadedModel, text: Text,
     return lifecycle_of(model, text, capacity=1500, rows=6, chunk=chunk, headroom=32, prefixes=prefixes)
 
 
-def read(
-    model: LoadedModel,
-    text: Text,
-    one: RowSpec,
-    prefixes: PrefixCache[RowKv] | None,
-    blocks: DeviceBlocks | None = None,
-) -> tuple[Row, RowKv, torch.Tensor]:
-    """A prompt alone: its row, K and V, and the logits of its first token."""
-    row = Row(one, text, frozenset())
-    group = Prefill(model, [row], prefixes, blocks)
+def read_one(net: tuple[LoadedModel, Text], one: RowSpec, *kept: Any) -> Prefilled:
+    """A prompt alone."""
     with torch.inference_mode():
-        while not (ended := group.advance(512)):
-            pass
-    return row, ended[0].kv, ended[0].logits
+        return read(*net, [one], *kept)[one.row_id]
+
+
+def assert_equal_bits(hit: Prefilled, miss: Prefilled) -> None:
+    assert torch.equal(hit.kv.keys, miss.kv.keys) and torch.equal(hit.kv.values, miss.kv.values)
+    assert torch.equal(hit.logits, miss.logits)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("length", [65, 128, 129, 200, 330])
 def test_a_hit_computes_the_bits_of_a_miss(dtype: str, length: int, tiny_folder: Path, tiny_text: Text) -> None:
-    model = load(tiny_folder, dtype=dtype)
-    whole = spec(0, 330)
-    prefixes: PrefixCache[RowKv] = PrefixCache(2**30)
-    read(model, tiny_text, whole, prefixes)
-    prompt = (*whole.prompt[:length], 9, 8, 7)
-    hit, kv, logits = read(model, tiny_text, replace(whole, prompt=prompt), prefixes)
-    miss, expected, plain = read(model, tiny_text, replace(whole, prompt=prompt), PrefixCache[RowKv](0))
-    assert (hit.cached_prompt, miss.cached_prompt) == (length // 64 * 64, 0)
-    assert torch.equal(kv.keys, expected.keys) and torch.equal(kv.values, expected.values)
-    assert torch.equal(logits, plain)
+    net = load(tiny_folder, dtype=dtype), tiny_text
+    whole, prefixes = spec(0, 330), PrefixCache[RowKv](2**30)
+    read_one(net, whole, prefixes)
+    one = replace(whole, prompt=(*whole.prompt[:length], 9, 8, 7))
+    hit, miss = (read_one(net, one, cache) for cache in (prefixes, PrefixCache[RowKv](0)))
+    assert (hit.row.cached_prompt, miss.row.cached_prompt) == (length // 64 * 64, 0)
+    assert_equal_bits(hit, miss)
 
 
 @pytest.mark.parametrize(("room", "copies"), [(10**9, 0), (3 * 64, 5), (0, 5)])
@@ -73,17 +66,11 @@ def test_a_hit_on_blocks_that_stayed_on_the_device_copies_none_from_the_host_and
     monkeypatch.setattr(RowKv, "to", copy)
     lifecycle = lifecycle_with(PrefixCache[RowKv](2**30), *net)
     device_of(lifecycle)._blocks = DeviceBlocks(torch.device("cpu"), room * net.model.kv.bytes_per_token)
-    answers = []
-    for row_id in range(2):
-        lifecycle.table.admit([replace(spec(0, 330), row_id=row_id)])
-        answers.append(tokens_of(finish(lifecycle))[row_id])
+    answers = [answers_of(lifecycle, [replace(spec(0, 330), row_id=row_id)])[row_id] for row_id in range(2)]
     assert answers[0] == answers[1] and len(copied_in) == copies
-    missed = read(*net, spec(0, 330), PrefixCache[RowKv](0))
-    prefixes, blocks = device_of(lifecycle).prefixes, device_of(lifecycle)._blocks
-    hit, kv, logits = read(*net, spec(0, 330), prefixes, blocks)
-    assert hit.cached_prompt == 320
-    assert torch.equal(kv.keys, missed[1].keys) and torch.equal(kv.values, missed[1].values)
-    assert torch.equal(logits, missed[2])
+    hit = read_one(net, spec(0, 330), device_of(lifecycle).prefixes, device_of(lifecycle)._blocks)
+    assert hit.row.cached_prompt == 320
+    assert_equal_bits(hit, read_one(net, spec(0, 330), PrefixCache[RowKv](0)))
 
 
 def test_blocks_on_the_device_give_way_where_its_memory_runs_short(net: Net) -> None:
@@ -93,17 +80,15 @@ def test_blocks_on_the_device_give_way_where_its_memory_runs_short(net: Net) -> 
     lifecycle.table.admit([spec(0, 30)])
     lifecycle.turn()
     assert blocks.bytes > 0
-    expected = lifecycle_of(*net)
-    expected.table.admit([spec(0, 30)])
     updates = finish(lifecycle)
     assert blocks.bytes == 0
-    assert tokens_of(updates)[0] == tokens_of(finish(expected))[0][1:]
+    assert tokens_of(updates)[0] == answers_of(lifecycle_of(*net), [spec(0, 30)])[0][1:]
 
 
 def test_a_prompt_whose_log_probabilities_are_wanted_is_read_whole(net: Net) -> None:
     prefixes: PrefixCache[RowKv] = PrefixCache(2**20, chunk=4)
-    read(*net, spec(0, 30), prefixes)
-    scored, _, _ = read(*net, spec(0, 30, prompt_logprobs=0), prefixes)
+    read_one(net, spec(0, 30), prefixes)
+    scored = read_one(net, spec(0, 30, prompt_logprobs=0), prefixes).row
     assert scored.cached_prompt == 0 and len(scored.prompt_logprobs or ()) == 30
 
 
@@ -112,34 +97,31 @@ def test_what_is_dearer_to_copy_than_to_read_is_read(net: Net) -> None:
     prefixes: PrefixCache[RowKv] = PrefixCache(2**20, chunk=4)
     lifecycle, cached = lifecycle_with(prefixes, *net), []
     for row_id, terms in enumerate([BatchPolicy(), BatchPolicy(kept_from=NEVER), BatchPolicy()]):
-        lifecycle.table.admit([replace(spec(0, 30), row_id=row_id)], terms)
-        cached.append(sum(update.cached_prompt for update in finish(lifecycle)))
+        updates = finish(lifecycle, [replace(spec(0, 30), row_id=row_id)], terms)
+        cached.append(sum(update.cached_prompt for update in updates))
     assert cached == [0, 0, 28] and prefixes.hits == 28
 
 
 def test_a_prompt_that_is_read_whole_keeps_no_other_from_a_hit(net: Net) -> None:
     """Both were read in one group, which begins where the least kept prompt does."""
     prefixes: PrefixCache[RowKv] = PrefixCache(2**20, chunk=4)
-    lifecycle = admitted(lifecycle_with(prefixes, *net), [spec(0, 30)])
-    finish(lifecycle)
-    lifecycle.table.admit([replace(spec(0, 30), row_id=1), replace(spec(0, 30, prompt_logprobs=0), row_id=2)])
-    assert {update.row_id: update.cached_prompt for update in finish(lifecycle) if update.cached_prompt} == {1: 28}
+    lifecycle = lifecycle_with(prefixes, *net)
+    finish(lifecycle, [spec(0, 30)])
+    both = [replace(spec(0, 30), row_id=1), replace(spec(0, 30, prompt_logprobs=0), row_id=2)]
+    assert {one.row_id: one.cached_prompt for one in finish(lifecycle, both) if one.cached_prompt} == {1: 28}
 
 
 def test_prompts_admitted_together_are_read_from_where_each_ones_kept_prefix_ends(net: Net) -> None:
     lifecycle = lifecycle_with(PrefixCache[RowKv](2**20, chunk=4), *net)
     first = spec(0, 20)
-    lifecycle.table.admit([first])
-    finish(lifecycle)
+    finish(lifecycle, [first])
     specs = [
         replace(first, row_id=1, prompt=(*first.prompt, 5, 6)),
         spec(2, 22),
         replace(first, row_id=3, prompt=(*first.prompt[:12], 7)),
         replace(first, row_id=4, prompt=(*first.prompt, 9), cache_scope="another's"),
     ]
-    lifecycle.table.admit(specs)
-    cached = {update.row_id: update.cached_prompt for update in finish(lifecycle) if update.cached_prompt}
-    assert cached == {1: 20, 3: 12}
+    assert {one.row_id: one.cached_prompt for one in finish(lifecycle, specs) if one.cached_prompt} == {1: 20, 3: 12}
 
 
 class Conversations(Schedule):
@@ -168,13 +150,10 @@ class Conversations(Schedule):
 
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("capacity", [40, 300, 10_000])
-def test_answers_of_conversations_are_those_of_transformers(
-    seed: int, capacity: int, net: Net, tiny_reference: Reference
-) -> None:
+def test_conversations_are_as_in_transformers(seed: int, capacity: int, net: Net, tiny_reference: Reference) -> None:
     """Whatever is cancelled, evicted, preempted and handed back meanwhile, in memory for `capacity` tokens."""
-    prefixes: PrefixCache[RowKv] = PrefixCache(
-        capacity * net.model.kv.bytes_per_token, chunk=random.Random(seed).choice([4, 16])
-    )
+    chunk = random.Random(seed).choice([4, 16])
+    prefixes = PrefixCache[RowKv](capacity * net.model.kv.bytes_per_token, chunk=chunk)
     schedule = Conversations(seed, *net, prefixes)
     schedule.terms = [BatchPolicy(), BatchPolicy(kept_from=NEVER), BatchPolicy(closed=True, iterations=9)]
     schedule.run(rows=20)
@@ -190,8 +169,7 @@ def test_bfloat16_conversations_answer_alike_with_and_without_a_cache(tiny_folde
         lifecycle, history, answers = lifecycle_with(prefixes, model, tiny_text, 128), tuple[int, ...](), []
         for turn in range(4):
             history += spec(turn, 50).prompt
-            lifecycle.table.admit([RowSpec(turn, history, greedy(30))])
-            answers.append(tokens_of(finish(lifecycle))[turn])
+            answers.append(answers_of(lifecycle, [replace(spec(turn, max_tokens=30), prompt=history)])[turn])
             history += tuple(answers[-1])
         return answers
 

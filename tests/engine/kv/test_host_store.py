@@ -6,17 +6,14 @@ from dataclasses import replace
 import pytest
 import torch
 
-from engine.forward.batch import RunningBatch
 from engine.kv.arena import KvArena
 from engine.kv.host_store import HostStore
 from engine.kv.row_kv import RowKv
-from engine.lifecycle import Lifecycle
-from engine.messages import BatchPolicy, Cause, Entry, Overflow, RowId, RowSpec, RowUpdate
+from engine.messages import BatchPolicy, Entry, Overflow, RowId
 from engine.row import Row
-from engine.torch_device import TorchDevice
 from models.text import Text
 from tests.engine.invariants import check
-from tests.engine.rows import admitted, finish, lifecycle_of, row_of, spec, tokens_of
+from tests.engine.rows import admitted, answers_of, lifecycle_of, row_of, run_all, spec, tokens_of
 from tests.tiny import Net
 
 CLOSED = BatchPolicy(closed=True)
@@ -49,9 +46,8 @@ def test_the_worst_ranked_lose_theirs_first_and_only_to_a_better_one(tiny_text: 
     assert not kept(store, rows[4], 40), "worse than all that are there"
     assert kept(store, rows[3], 50) and store.bytes == 90
     assert not kept(store, rows[2], 50), "the only worse one has none any more"
-    assert [(one := store.take(row.row_id)) is not None and one.kv is not None for row in rows] == [
-        False, True, False, True, False,
-    ]  # fmt: skip
+    taken = [store.take(row.row_id) for row in rows]
+    assert [place for place, one in enumerate(taken) if one is not None and one.kv is not None] == [1, 3]
     assert len(store) == 0
 
 
@@ -71,35 +67,8 @@ class Scant(KvArena):
         raise RuntimeError("DefaultCPUAllocator: can't allocate memory (injected)")
 
 
-def answers(
-    lifecycle: Lifecycle[Row], store: HostStore[Row], terms: BatchPolicy
-) -> tuple[dict[RowId, list[int]], list[Cause]]:
-    """All tokens, rows that are handed back being admitted again at once, and why they were."""
-    lifecycle.table.admit(SPECS, terms)
-    specs: dict[RowId, RowSpec] = {one.row_id: one for one in SPECS}
-    updates: list[RowUpdate] = []
-    causes: list[Cause] = []
-    for _ in range(2000):
-        if lifecycle.table.idle:
-            break
-        updates += lifecycle.turn()
-        check(lifecycle.table)
-        assert store.bytes <= store._capacity
-        for one in lifecycle.table.take_handed_back():
-            causes.append(one.cause)
-            for row_id in one.row_ids:
-                lifecycle.table.admit([specs[row_id]], terms)
-    assert lifecycle.table.idle and len(store) == 0 and store.bytes == 0
-    return tokens_of(updates), causes
-
-
-TERMS = [
-    BatchPolicy(),
-    BatchPolicy(entry=Entry.SHAPE),
-    CLOSED,
-    replace(CLOSED, iterations=3),
-    replace(CLOSED, overflow=Overflow.SPLIT),
-]
+OPEN = [BatchPolicy(), BatchPolicy(entry=Entry.SHAPE)]
+TERMS = [*OPEN, CLOSED, replace(CLOSED, iterations=3), replace(CLOSED, overflow=Overflow.SPLIT)]
 
 
 @pytest.mark.parametrize("arena", [KvArena, Scant])
@@ -107,23 +76,20 @@ TERMS = [
 @pytest.mark.parametrize("terms", TERMS, ids=["embed", "shape", "closed", "sliced", "split"])
 def test_lack_of_host_memory_changes_nothing(net: Net, arena: type[KvArena], tokens: float, terms: BatchPolicy) -> None:
     store: HostStore[Row] = HostStore(tokens * net.model.kv.bytes_per_token)
-    batch = RunningBatch(net.model, arena(net.model.kv, 64, max_rows=4), headroom=0)
-    lifecycle = Lifecycle(TorchDevice(*net, batch, max_prefill_tokens=32), store)
-    made, causes = answers(lifecycle, store, terms)
-    alone = lifecycle_of(*net)
-    alone.table.admit(SPECS)
-    assert made == tokens_of(finish(alone))
+    lifecycle = lifecycle_of(*net, capacity=64, rows=4, chunk=32, store=store, arena=arena)
+    made, handed_back = run_all(lifecycle, SPECS, terms)
+    assert len(store) == 0 and store.bytes == 0
+    assert tokens_of(made) == answers_of(lifecycle_of(*net), SPECS)
     if arena is Scant or tokens == 0:
-        assert causes, "what found no host memory was handed back"
+        assert handed_back, "what found no host memory"
 
 
 def test_a_paused_row_that_cannot_be_copied_is_read_again(net: Net) -> None:
-    batch = RunningBatch(net.model, Scant(net.model.kv, 200, max_rows=4))
-    lifecycle = admitted(Lifecycle(TorchDevice(*net, batch, max_prefill_tokens=32)), SPECS[:2])
+    lifecycle = admitted(lifecycle_of(*net, capacity=200, rows=4, arena=Scant), SPECS[:2])
     for _ in range(3):
         lifecycle.turn()
     lifecycle.table.pause([0])
     (handed_back,) = lifecycle.table.take_handed_back()
     assert (handed_back.row_ids, handed_back.dropped) == ((0,), (0,))
-    assert [row.row_id for row in batch.rows] == [1]
+    assert [row.row_id for row in lifecycle.device.batch.rows] == [1]
     check(lifecycle.table)

@@ -44,7 +44,7 @@ def chunks(*names: int, rest: int = 0) -> tuple[int, ...]:
 
 
 def test_a_prompt_is_read_from_its_longest_kept_prefix_on() -> None:
-    cache: PrefixCache[Kept] = PrefixCache(100 * CHUNK)
+    cache = PrefixCache[Kept](100 * CHUNK)
     keep(cache, chunks(1, 2, 3, rest=5))
     assert cache.length(chunks(1, 2, 4, 3)) == 2 * CHUNK
     assert [block.place.start for block in find(cache, chunks(1, 2, 3, 4))] == [0, CHUNK, 2 * CHUNK]
@@ -53,7 +53,7 @@ def test_a_prompt_is_read_from_its_longest_kept_prefix_on() -> None:
 
 
 def test_prompts_that_are_read_together_begin_where_the_least_kept_one_ends() -> None:
-    cache: PrefixCache[Kept] = PrefixCache(100 * CHUNK)
+    cache = PrefixCache[Kept](100 * CHUNK)
     keep(cache, chunks(1, 2, 3))
     keep(cache, chunks(4))
     found = cache.find([(chunks(1, 2, 3, 9), ""), (chunks(4, 5), ""), (chunks(1, 2, rest=3), "")])
@@ -63,21 +63,21 @@ def test_prompts_that_are_read_together_begin_where_the_least_kept_one_ends() ->
 
 
 def test_a_token_is_always_left_to_read() -> None:
-    cache: PrefixCache[Kept] = PrefixCache(100 * CHUNK)
+    cache = PrefixCache[Kept](100 * CHUNK)
     keep(cache, chunks(1, 2))
     assert cache.length(chunks(1, 2)) == CHUNK
     assert cache.length(chunks(1, 2, rest=1)) == 2 * CHUNK
 
 
 def test_what_prompts_share_is_kept_once() -> None:
-    cache: PrefixCache[Kept] = PrefixCache(100 * CHUNK)
+    cache = PrefixCache[Kept](100 * CHUNK)
     assert len(keep(cache, chunks(7, 1))) == 2
     assert [place.start for place in keep(cache, chunks(7, 2, 3))] == [CHUNK, 2 * CHUNK]
     assert len(cache._children) == 4 and cache.bytes == 4 * CHUNK
 
 
 def test_the_least_recently_used_goes_first_and_never_what_others_begin_with() -> None:
-    cache: PrefixCache[Kept] = PrefixCache(4 * CHUNK)
+    cache = PrefixCache[Kept](4 * CHUNK)
     keep(cache, chunks(1, 2))
     keep(cache, chunks(1, 3))
     find(cache, chunks(1, 2, rest=1))
@@ -89,19 +89,14 @@ def test_the_least_recently_used_goes_first_and_never_what_others_begin_with() -
 
 
 def test_scopes_share_nothing() -> None:
-    cache: PrefixCache[Kept] = PrefixCache(100 * CHUNK)
+    cache = PrefixCache[Kept](100 * CHUNK)
     keep(cache, chunks(1, 2), "a")
     assert cache.length(chunks(1, 2, 3), "b") == 0 and not find(cache, chunks(1, 2, 3), "b")
     assert len(keep(cache, chunks(1, 2), "b")) == 2
 
 
-def test_a_cache_without_memory_keeps_nothing() -> None:
-    cache: PrefixCache[Kept] = PrefixCache(0)
-    assert not keep(cache, chunks(1, 2)) and cache.length(chunks(1, 2, 3)) == 0
-
-
 def test_what_went_while_the_rest_was_copied_is_not_hung_upon() -> None:
-    cache: PrefixCache[Kept] = PrefixCache(2 * CHUNK)
+    cache = PrefixCache[Kept](2 * CHUNK)
     keep(cache, chunks(1))
 
     def push_out(place: slice) -> Kept:
@@ -116,10 +111,10 @@ def test_what_went_while_the_rest_was_copied_is_not_hung_upon() -> None:
 PROMPTS = st.lists(st.integers(0, 2), max_size=5).map(lambda names: chunks(*names, rest=len(names) % 3))
 
 
-@pytest.mark.parametrize("capacity", [1, CHUNK, 3 * CHUNK, 50 * CHUNK])
+@pytest.mark.parametrize("capacity", [0, 1, CHUNK, 3 * CHUNK, 50 * CHUNK])
 @given(steps=st.lists(st.tuples(st.booleans(), PROMPTS, st.sampled_from("ab")), max_size=30))
 def test_a_block_stands_for_just_its_own_tokens(capacity: int, steps: list[tuple[bool, tuple[int, ...], str]]) -> None:
-    cache: PrefixCache[Kept] = PrefixCache(capacity)
+    cache = PrefixCache[Kept](capacity)
     for reads, prompt, scope in steps:
         if not reads:
             keep(cache, prompt, scope)
@@ -136,7 +131,7 @@ def test_a_block_stands_for_just_its_own_tokens(capacity: int, steps: list[tuple
 def test_what_a_program_is_expected_to_read_again_stays_before_later_ones() -> None:
     """Until the seconds are over in which it was expected back."""
     time = [0.0]
-    cache: PrefixCache[Kept] = PrefixCache(2 * CHUNK, now=lambda: time[0])
+    cache = PrefixCache[Kept](2 * CHUNK, now=lambda: time[0])
     program, other, third, fourth = ((token,) * CHUNK for token in range(4))
     for prompt, back_within in ((program, 5.0), (other, 0.0), (third, 0.0)):
         time[0] += 1.0
@@ -152,7 +147,7 @@ def test_what_a_program_is_expected_to_read_again_stays_before_later_ones() -> N
 def test_of_programs_in_turn_that_do_not_fit_some_are_kept_whole() -> None:
     """By the latest use alone none of three programs of two blocks would find any of its own in three blocks."""
     time = [0.0]
-    cache: PrefixCache[Kept] = PrefixCache(3 * CHUNK, now=lambda: time[0])
+    cache = PrefixCache[Kept](3 * CHUNK, now=lambda: time[0])
     programs = [chunks(one, 10 + one) for one in range(3)]
     for turn in range(9):
         time[0] += 1.0
@@ -163,7 +158,7 @@ def test_of_programs_in_turn_that_do_not_fit_some_are_kept_whole() -> None:
 
 def test_what_a_waiting_call_is_to_read_stays_until_then() -> None:
     time = [0.0]
-    cache: PrefixCache[Kept] = PrefixCache(2 * CHUNK, now=lambda: time[0])
+    cache = PrefixCache[Kept](2 * CHUNK, now=lambda: time[0])
     waits, *others = (chunks(name) for name in range(4))
     keep(cache, waits)
     assert cache.length((*waits, 9), read_within=10.0) == CHUNK

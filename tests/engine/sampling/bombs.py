@@ -10,7 +10,8 @@ from tests.engine.sampling.grammars import closed, schema, text
 
 Link = Callable[[dict[str, Any]], dict[str, Any]]
 OBJECT: dict[str, Any] = {"type": "object"}
-WORD: dict[str, Any] = {"type": "string", "pattern": "^[a-z]+$"}
+STRING: dict[str, Any] = {"type": "string"}
+WORD: dict[str, Any] = STRING | {"pattern": "^[a-z]+$"}
 
 
 def chain(length: int, link: Link, last: dict[str, Any] | None = None) -> Grammar:
@@ -40,6 +41,7 @@ def both(one: dict[str, Any]) -> dict[str, Any]:
 
 
 ONE_OF_FOUR = [{"anyOf": [{"properties": {f"a{one}": {"const": two}}} for two in range(4)]} for one in range(6)]
+FORTY = {f"d{number}": {"$ref": f"#/$defs/d{number}"} for number in range(40)}
 SLOW_MULTIPLE = '{"type": "integer", "multipleOf": 499979}'
 
 
@@ -82,31 +84,22 @@ SCHEMAS: Mapping[str, Grammar] = MappingProxyType(
             {"$defs": {"a": {"allOf": [{"$ref": "#/$defs/b"}]}, "b": {"allOf": [{"$ref": "#/$defs/a"}]}}}
             | {"$ref": "#/$defs/a"}
         ),
-        "all refer to all": schema(
-            {
-                "$defs": {
-                    f"d{one}": {"anyOf": [{"$ref": f"#/$defs/d{other}"} for other in range(40)]} for one in range(40)
-                }
-            }
-            | {"$ref": "#/$defs/d0"}
-        ),
+        "all refer to all": schema({"$defs": dict.fromkeys(FORTY, {"anyOf": [*FORTY.values()]}), **FORTY["d0"]}),
         "a merge that doubles": chain(24, both, WORD),
         "patterns merged twice over": chain(20, lambda one: {"allOf": [one, dict(one)]}, WORD),
         "keywords beside a reference": chain(20, lambda one: {**one, "properties": {"a": one, "b": one}}, OBJECT),
         "alternatives of alternatives": chain(
-            20, lambda one: {"anyOf": [{**one, "minItems": 1}, {**one, "maxItems": 5}]}, {"type": "array"}
+            20, lambda one: {"anyOf": [one | {"minItems": 1}, one | {"maxItems": 5}]}, {"type": "array"}
         ),
         "one of two, of two": chain(
-            20, lambda one: {"oneOf": [{**one, "minLength": 1}, {**one, "maxLength": 5}]}, {"type": "string"}
+            20, lambda one: {"oneOf": [one | {"minLength": 1}, one | {"maxLength": 5}]}, STRING
         ),
         "alternatives multiplied": schema({"allOf": ONE_OF_FOUR}),
         "a large multiple": Grammar(GrammarKind.JSON_SCHEMA, SLOW_MULTIPLE),
         "a larger multiple": schema({"type": "integer", "multipleOf": 4_999_999}),
         "a multiple with many places": schema({"type": "number", "multipleOf": 0.000000499979}),
         "multiples merged": schema({"allOf": [{"multipleOf": 9973}, {"multipleOf": 9967}]}),
-        "multiples that add up": schema(
-            {"properties": {f"p{number}": {"multipleOf": number} for number in range(40_000, 40_050)}}
-        ),
+        "multiples that add up": schema({"properties": {f"p{n}": {"multipleOf": n} for n in range(40_000, 40_050)}}),
         "many values": schema({"enum": list(range(10_000))}),
         "many long values": schema({"enum": [f"{number} {'x' * 1000}" for number in range(60)]}),
         "many references": schema({"$defs": {"a": OBJECT}, "anyOf": [{"$ref": "#/$defs/a"}] * 2049}),
@@ -120,11 +113,9 @@ SCHEMAS: Mapping[str, Grammar] = MappingProxyType(
         "narrow numbers": schema({"type": "number", "minimum": 1e-300, "maximum": 1.0000000000000002}),
         "very long strings": schema({"type": "string", "minLength": 10**9, "maxLength": 2 * 10**9}),
         "very long lists": schema({"items": {"items": {"minItems": 10**6}, "minItems": 10**6}, "minItems": 10**6}),
-        "repetitions of repetitions in a string": schema(
-            {"type": "string", "pattern": "^(((a{1,99}){1,99}){1,99}b)+$"}
-        ),
-        "any character, often": schema({"type": "string", "pattern": "^.{1,100000}$"}),
-        "optional letters, then as many": schema({"type": "string", "pattern": "^(a?){2000}a{2000}$"}),
+        "repetitions of repetitions in a string": schema(STRING | {"pattern": "^(((a{1,99}){1,99}){1,99}b)+$"}),
+        "any character, often": schema(STRING | {"pattern": "^.{1,100000}$"}),
+        "optional letters, then as many": schema(STRING | {"pattern": "^(a?){2000}a{2000}$"}),
     }
 )
 
@@ -203,18 +194,10 @@ def _type(number: int) -> dict[str, Any]:
 
 BASE = {"type": "object", "properties": {"id": {"type": "string"}, "kind": text()}, "required": ["id"]}
 API = {"$defs": {"Base": BASE, **{f"Type{number}": _type(number) for number in range(120)}}, "$ref": "#/$defs/Type1"}
-JSON_VALUE = {
-    "$defs": {
-        "value": {
-            "anyOf": [
-                {"type": ["string", "number", "boolean", "null"]},
-                {"type": "array", "items": {"$ref": "#/$defs/value"}},
-                {"type": "object", "additionalProperties": {"$ref": "#/$defs/value"}},
-            ]
-        }
-    },
-    "$ref": "#/$defs/value",
-}
+ANY = {"$ref": "#/$defs/value"}
+SIMPLE = {"type": ["string", "number", "boolean", "null"]}
+LIST_OR_OBJECT = [{"type": "array", "items": ANY}, {"type": "object", "additionalProperties": ANY}]
+JSON_VALUE = {"$defs": {"value": {"anyOf": [SIMPLE, *LIST_OR_OBJECT]}}, **ANY}
 TREE = {"type": "object", "properties": {"value": OBJECT, "children": {"type": "array", "items": {"$ref": "#"}}}}
 SHAPES = [closed(kind={"const": f"shape {number}"}, size={"$ref": "#/$defs/size"}) for number in range(100)]
 ARGUMENTS = json.dumps(closed(**{f"argument{number}": {"type": "string"} for number in range(20)}))

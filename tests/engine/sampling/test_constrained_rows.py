@@ -8,16 +8,13 @@ from typing import Any
 import pytest
 
 from engine.kv.host_store import HostStore
-from engine.lifecycle import Lifecycle
 from engine.messages import NEVER, BatchPolicy, Cause, Entry, FinishReason, RowId, RowSpec, RowUpdate
 from engine.row import Row
 from engine.sampling.grammar import Compiled, Grammars
 from engine.sampling.params import Grammar, GrammarKind
-from models.catalog.catalog import DEFAULT_MODEL, Catalog
-from models.network.loader import LoadedModel, load
+from models.network.loader import load
 from models.text import Text
-from tests.engine.invariants import check
-from tests.engine.rows import admitted, finish, greedy, lifecycle_of, spec, tokens_of
+from tests.engine.rows import answers_of, default_folder, ends_of, finish, greedy, lifecycle_of, spec, tokens_of, turns
 from tests.engine.sampling.grammars import LARK, PERSON, REGEX, SCHEMAS, check_answer, schema
 from tests.reference import Reference
 from tests.tiny import Net
@@ -38,21 +35,11 @@ def texts_of(updates: list[RowUpdate]) -> dict[RowId, str]:
     return found
 
 
-def reasons_of(updates: list[RowUpdate]) -> dict[RowId, FinishReason]:
-    return {update.row_id: update.finish_reason for update in updates if update.finish_reason is not None}
-
-
-def alone(model: LoadedModel, text: Text, one: RowSpec) -> list[int]:
-    lifecycle = admitted(lifecycle_of(model, text), [one])
-    return tokens_of(finish(lifecycle))[one.row_id]
-
-
 @pytest.mark.parametrize("grammar", GRAMMARS, ids=[*SCHEMAS, "regex", "lark"])
 def test_whatever_is_sampled_matches_the_grammar(net: Net, grammar: Grammar) -> None:
     lifecycle = lifecycle_of(*net, capacity=10_000, rows=16)
-    lifecycle.table.admit([constrained(row_id, grammar) for row_id in range(16)])
-    updates = finish(lifecycle)
-    assert set(reasons_of(updates).values()) == {FinishReason.STOP}
+    updates = finish(lifecycle, [constrained(row_id, grammar) for row_id in range(16)])
+    assert set(ends_of(updates).values()) == {FinishReason.STOP}
     answers = texts_of(updates)
     assert len(answers) == 16
     for answer in answers.values():
@@ -78,9 +65,8 @@ PARAMETERS = [
 def test_no_other_parameter_leads_out_of_the_grammar(net: Net, sampling: dict[str, Any]) -> None:
     grammars = [schema(SCHEMAS["person"]), schema(SCHEMAS["enum"]), REGEX]
     lifecycle = lifecycle_of(*net, capacity=10_000, rows=9)
-    lifecycle.table.admit([constrained(row_id, grammars[row_id % 3], **sampling) for row_id in range(9)])
-    updates = finish(lifecycle)
-    assert set(reasons_of(updates).values()) == {FinishReason.STOP}
+    updates = finish(lifecycle, [constrained(row_id, grammars[row_id % 3], **sampling) for row_id in range(9)])
+    assert set(ends_of(updates).values()) == {FinishReason.STOP}
     if "stop_token_ids" not in sampling:  # which may end it in the middle: that is what the client asked for
         for row_id, answer in texts_of(updates).items():
             check_answer(answer, grammars[row_id % 3])
@@ -88,32 +74,28 @@ def test_no_other_parameter_leads_out_of_the_grammar(net: Net, sampling: dict[st
 
 def test_a_row_ends_with_the_last_token_that_its_grammar_allows(net: Net) -> None:
     """No step is spent on an end token that is the only choice."""
-    lifecycle = admitted(lifecycle_of(*net), [constrained(0, Grammar(GrammarKind.REGEX, "abc"))])
-    updates = finish(lifecycle)
+    updates = finish(lifecycle_of(*net), [constrained(0, Grammar(GrammarKind.REGEX, "abc"))])
     tokens = tokens_of(updates)[0]
-    assert net.text.decode(tokens) == "abc"
-    assert 2 not in tokens
+    assert net.text.decode(tokens) == "abc" and 2 not in tokens
     assert updates[-1].finish_reason is FinishReason.STOP
 
 
 def test_an_answer_that_is_cut_short_says_so(net: Net) -> None:
-    lifecycle = lifecycle_of(*net)
-    lifecycle.table.admit([constrained(0, PERSON, max_tokens=3), constrained(1, PERSON, stop=("na",))])
-    updates = finish(lifecycle)
-    assert reasons_of(updates) == {0: FinishReason.LENGTH, 1: FinishReason.STOP}
+    specs = [constrained(0, PERSON, max_tokens=3), constrained(1, PERSON, stop=("na",))]
+    updates = finish(lifecycle_of(*net), specs)
+    assert ends_of(updates) == {0: FinishReason.LENGTH, 1: FinishReason.STOP}
     assert texts_of(updates)[1] in ('{"', '{\n"', '{ "') or texts_of(updates)[1].strip(' \t\n{"') == ""
 
 
 def test_plain_rows_beside_constrained_ones_say_what_they_say_alone(net: Net, tiny_reference: Reference) -> None:
     plain = [spec(row_id, 4 + row_id, max_tokens=30, temperature=row_id % 2, seed=row_id) for row_id in range(6)]
     bound = [constrained(row_id, GRAMMARS[row_id % len(GRAMMARS)]) for row_id in range(6, 12)]
-    lifecycle = lifecycle_of(*net, capacity=10_000, rows=12)
-    lifecycle.table.admit([one for pair in zip(plain, bound, strict=True) for one in pair])
-    tokens = tokens_of(finish(lifecycle))
+    mixed = [one for pair in zip(plain, bound, strict=True) for one in pair]
+    tokens = answers_of(lifecycle_of(*net, capacity=10_000, rows=12), mixed)
     for one in plain:
         assert tokens[one.row_id] == tiny_reference.generate(one)
     for one in bound:
-        assert tokens[one.row_id] == alone(*net, one)
+        assert tokens[one.row_id] == answers_of(lifecycle_of(*net), [one])[one.row_id]
 
 
 @pytest.mark.parametrize("seed", range(2))
@@ -123,7 +105,7 @@ def test_rows_that_are_paused_handed_back_and_moved_go_on_in_their_grammar(net: 
     rng, store = random.Random(seed), HostStore[Row]()
     specs = {row_id: constrained(row_id, rng.choice(GRAMMARS)) for row_id in range(8)}
     grammars = Grammars(net.text.to_json, net.model.vocab_size, net.model.end_token_ids)
-    devices = [shared(*net, store, grammars) for _ in range(2)]
+    devices = [lifecycle_of(*net, capacity=300, rows=3, chunk=64, store=store, grammars=grammars) for _ in range(2)]
     terms = [BatchPolicy(entry=entry, kept_from=kept_from) for entry in Entry]
     for row_id, one in specs.items():
         devices[row_id % 2].table.admit([one], rng.choice(terms))
@@ -134,9 +116,8 @@ def test_rows_that_are_paused_handed_back_and_moved_go_on_in_their_grammar(net: 
         for place, device in enumerate(devices):
             if rng.random() < 0.1:
                 device.table.pause(rng.sample(sorted(specs), 2))
-            updates = device.turn()
-            check(device.table)
-            reasons |= reasons_of(updates)
+            updates = turns(device)
+            reasons |= ends_of(updates)
             for update in updates:
                 tokens[update.row_id] += update.token_ids
             for handed_back in device.table.take_handed_back():
@@ -146,14 +127,9 @@ def test_rows_that_are_paused_handed_back_and_moved_go_on_in_their_grammar(net: 
     assert causes == {Cause.PAUSE}
     assert set(reasons.values()) == {FinishReason.STOP}
     for row_id, one in specs.items():
-        assert tokens[row_id] == alone(*net, one)
+        assert tokens[row_id] == answers_of(lifecycle_of(*net), [one])[one.row_id]
         assert one.sampling.grammar is not None
         check_answer(net.text.decode(tokens[row_id]), one.sampling.grammar)
-
-
-def shared(model: LoadedModel, text: Text, store: HostStore[Row], grammars: Grammars) -> Lifecycle[Row]:
-    """A device that others share rows and grammars with."""
-    return lifecycle_of(model, text, capacity=300, rows=3, chunk=64, store=store, grammars=grammars)
 
 
 class Broken(Grammars):
@@ -169,43 +145,35 @@ class Broken(Grammars):
 
 
 def test_a_fault_in_a_matcher_ends_its_row_alone(net: Net, caplog: pytest.LogCaptureFixture) -> None:
-    def tokens_with(grammars: Callable[..., Grammars]) -> tuple[dict[RowId, list[int]], list[RowUpdate]]:
+    def run(grammars: Callable[..., Grammars]) -> list[RowUpdate]:
         made = grammars(net.text.to_json, net.model.vocab_size, net.model.end_token_ids)
-        lifecycle = lifecycle_of(*net, capacity=5000, chunk=64, grammars=made)
-        lifecycle.table.admit([spec(0, max_tokens=20), constrained(1, REGEX), constrained(2, PERSON)])
-        updates = finish(lifecycle)
-        return tokens_of(updates), updates
+        rows = [spec(0, max_tokens=20), constrained(1, REGEX), constrained(2, PERSON)]
+        return finish(lifecycle_of(*net, capacity=5000, chunk=64, grammars=made), rows)
 
-    sound, _ = tokens_with(Grammars)
-    tokens, updates = tokens_with(Broken)
-    assert reasons_of(updates) == {0: FinishReason.LENGTH, 1: FinishReason.ERROR, 2: FinishReason.STOP}
+    sound, updates = tokens_of(run(Grammars)), run(Broken)
+    assert ends_of(updates) == {0: FinishReason.LENGTH, 1: FinishReason.ERROR, 2: FinishReason.STOP}
     (failed,) = [update for update in updates if update.row_id == 1]
     assert failed.error is not None and "cannot go on in its grammar" in failed.error
-    assert (tokens[0], tokens[2]) == (sound[0], sound[2])
+    assert all(tokens_of(updates)[row_id] == sound[row_id] for row_id in (0, 2))
     assert "rows failed" in caplog.text
 
 
 def test_a_grammar_that_nobody_compiled_before_and_that_is_wrong_ends_its_row_alone(net: Net) -> None:
-    lifecycle = admitted(lifecycle_of(*net), [spec(0), constrained(1, Grammar(GrammarKind.REGEX, "("))])
-    assert reasons_of(finish(lifecycle)) == {0: FinishReason.LENGTH, 1: FinishReason.ERROR}
-
-
-def is_cached(name: str) -> bool:
-    return any(one.name == name and one.cached for one in Catalog().known())
+    updates = finish(lifecycle_of(*net), [spec(0), constrained(1, Grammar(GrammarKind.REGEX, "("))])
+    assert ends_of(updates) == {0: FinishReason.LENGTH, 1: FinishReason.ERROR}
 
 
 @pytest.mark.usefixtures("all_cores")
 def test_a_real_model_s_answers_match_their_schemas() -> None:
-    if not is_cached(DEFAULT_MODEL):
-        pytest.skip(f"{DEFAULT_MODEL} is not in the cache: `lengthwise models pull` brings it")
-    folder = Catalog().resolve(DEFAULT_MODEL)
+    folder = default_folder()
     model, text = load(folder), Text.load(folder)
     prompt = tuple(text.encode_chat([{"role": "user", "content": "Invent something and describe it as JSON."}]))
     short = [schema(SCHEMAS[name]) for name in ("person", "enum", "list")]
     specs = [replace(constrained(place, one, max_tokens=100), prompt=prompt) for place, one in enumerate(short)]
-    lifecycle = admitted(lifecycle_of(model, text, capacity=800, rows=len(specs), chunk=256), specs)
+    lifecycle = lifecycle_of(model, text, capacity=800, rows=len(specs), chunk=256)
+    lifecycle.table.admit(specs)
     updates = [update for _ in iter(lambda: lifecycle.table.idle, True) for update in lifecycle.turn()]
-    assert set(reasons_of(updates).values()) == {FinishReason.STOP}
+    assert set(ends_of(updates).values()) == {FinishReason.STOP}
     for row_id, answer in texts_of(updates).items():
         grammar = specs[row_id].sampling.grammar
         assert grammar is not None

@@ -105,6 +105,18 @@ def test_a_pattern_of_known_names_becomes_a_part_of_these(pattern: str, left: li
     assert joined == ([] if left else [name for name in "ab" if name in pattern])
 
 
+def props(**properties: Any) -> dict[str, Any]:
+    return {"properties": properties}
+
+
+INTEGER, LIST, OBJECT, SHORT = (
+    {"type": "integer"},
+    {"type": "array", "items": TEXT},
+    {"type": "object"},
+    {"maxLength": 1},
+)
+AHEAD = TEXT | {"pattern": "(?=a)"}
+NEXT, TO_A, TO_B = {"$ref": "#/properties/a"}, {"$ref": "#/$defs/a"}, props(b={"$ref": "#/$defs/b"})
 ODD: dict[str, tuple[Any, dict[str, Any], list[str]]] = {
     # what: (schema, what still binds, where what does not stands)
     "look-ahead": (TEXT | {"pattern": "^(?!a)"}, TEXT, ["pattern"]),
@@ -115,57 +127,32 @@ ODD: dict[str, tuple[Any, dict[str, Any], list[str]]] = {
     "a broken pattern": (TEXT | {"pattern": "a("}, TEXT, ["pattern"]),
     "a pattern that is none": (TEXT | {"pattern": 3}, TEXT, ["pattern"]),
     "no type": ({"type": "any", "maxLength": 3}, {"maxLength": 3}, ["type"]),
-    "a file": (
-        {"properties": {"a": {"type": "file"}, "b": TEXT}},
-        {"properties": {"a": {}, "b": TEXT}},
-        ["properties.a.type"],
-    ),
+    "a file": (props(a={"type": "file"}, b=TEXT), props(a={}, b=TEXT), ["properties.a.type"]),
     "no list": ({"enum": "a"}, {}, ["enum"]),
     "nothing to choose": ({"enum": []}, {}, ["enum"]),
     "elsewhere": ({"$ref": "https://example.org/a", "type": "string"}, TEXT, ["$ref"]),
     "nowhere": ({"$ref": "#/$defs/none"}, {}, ["$ref"]),
-    "no schema": ({"properties": {"a": 3}}, {"properties": {"a": True}}, ["properties.a"]),
+    "no schema": (props(a=3), props(a=True), ["properties.a"]),
     "a wrong count": (TEXT | {"minLength": "1", "maxLength": 2}, TEXT | {"maxLength": 2}, ["minLength"]),
-    "unique items": (
-        {"type": "array", "uniqueItems": True, "items": TEXT},
-        {"type": "array", "items": TEXT},
-        ["uniqueItems"],
-    ),
-    "options that overlap": (
-        {"oneOf": [TEXT, {"type": "string", "maxLength": 3}]},
-        {"anyOf": [TEXT, {"type": "string", "maxLength": 3}]},
-        ["oneOf"],
-    ),
-    "one of several": (
-        {"anyOf": [{"type": "integer"}, TEXT | {"pattern": "(?=a)"}]},
-        {"anyOf": [{"type": "integer"}, TEXT]},
-        ["anyOf[1].pattern"],
-    ),
+    "unique items": (LIST | {"uniqueItems": True}, LIST, ["uniqueItems"]),
+    "options that overlap": ({"oneOf": [TEXT, TEXT | SHORT]}, {"anyOf": [TEXT, TEXT | SHORT]}, ["oneOf"]),
+    "one of several": ({"anyOf": [INTEGER, AHEAD]}, {"anyOf": [INTEGER, TEXT]}, ["anyOf[1].pattern"]),
     "what is referred to": (
-        {
-            "$ref": "#/$defs/a",
-            "$defs": {"a": {"properties": {"b": {"$ref": "#/$defs/b"}}}, "b": {"not": TEXT, "maxLength": 1}},
-        },
-        {"$ref": "#/$defs/a", "$defs": {"a": {"properties": {"b": {"$ref": "#/$defs/b"}}}, "b": {"maxLength": 1}}},
+        TO_A | {"$defs": {"a": TO_B, "b": {"not": TEXT} | SHORT}},
+        TO_A | {"$defs": {"a": TO_B, "b": SHORT}},
         ["$defs.b.not"],
     ),
-    "a neighbour that is referred to": (
-        {"properties": {"a": TEXT | {"pattern": "(?=a)"}, "b": {"$ref": "#/properties/a"}}},
-        {"properties": {"a": TEXT, "b": {"$ref": "#/properties/a"}}},
-        ["properties.a.pattern"],
-    ),
+    "a neighbour that is referred to": (props(a=AHEAD, b=NEXT), props(a=TEXT, b=NEXT), ["properties.a.pattern"]),
     "names by a pattern": (
-        {"patternProperties": {"^(?!a)": TEXT}, "additionalProperties": False, "type": "object"},
-        {"type": "object"},
+        OBJECT | {"patternProperties": {"^(?!a)": TEXT}, "additionalProperties": False},
+        OBJECT,
         ["patternProperties"],
     ),
 }
 
 
 @pytest.mark.parametrize("case", ODD.values(), ids=ODD)
-def test_of_a_lenient_schema_all_binds_that_can(
-    case: tuple[dict[str, Any], dict[str, Any], list[str]],
-) -> None:
+def test_of_a_lenient_schema_all_binds_that_can(case: tuple[dict[str, Any], dict[str, Any], list[str]]) -> None:
     schema, left, where = case
 
     def takes(part: Any) -> bool:

@@ -148,9 +148,8 @@ def test_rows_that_come_and_go_keep_their_own_numbers(tiny_text: Text) -> None:
         found = table.wishes(table.steps(late), torch.device("cpu"))
         drawing_rows = [(place, row) for place, row in enumerate(rows) if row.sampling.temperature > 0]
         assert [place for place, _ in drawing_rows] == table.draws
-        assert found[:, 4].tolist() == [
-            number_of(row.sampling.seed, row.step + (place in late)) for place, row in drawing_rows
-        ]
+        numbers = [number_of(row.sampling.seed, row.step + (place in late)) for place, row in drawing_rows]
+        assert found[:, 4].tolist() == numbers
         assert found[:, 0].tolist() == [row.sampling.temperature for _, row in drawing_rows]
 
 
@@ -209,9 +208,7 @@ def test_a_draw_among_the_likeliest_is_one_from_the_whole_vocabulary_in_order(
     assert chosen(rows, logits) == expected
 
 
-def test_a_vocabulary_is_sorted_only_where_the_likeliest_do_not_settle_it(
-    tiny_text: Text, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_vocabulary_is_sorted_only_where_it_must_be(tiny_text: Text, monkeypatch: pytest.MonkeyPatch) -> None:
     sizes, plain = [], drawing._draw_sorted
 
     def noted(logits: Tensor, wishes: Tensor) -> Tensor:

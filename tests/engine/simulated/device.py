@@ -44,9 +44,8 @@ class Device:
         self.reports: list[tuple[float, StepReport]] = []
         machine = Machine(cost, capacity, rows, capacity, **sizes)
         prefixes = PrefixCache[SimulatedKv](0, chunk=1)
-        self.executor = SimulatedExecutor(
-            0, machine, lambda: self.time, self._note, prefixes=prefixes, store=store, headroom=headroom
-        )
+        kept: dict[str, Any] = {"prefixes": prefixes, "store": store, "headroom": headroom}
+        self.executor = SimulatedExecutor(0, machine, lambda: self.time, self._note, **kept)
 
     def _note(self, report: Report) -> None:
         assert isinstance(report, StepReport)
@@ -88,11 +87,8 @@ class Device:
 
     @property
     def handed_back(self) -> list[tuple[float, str, tuple[RowId, ...]]]:
-        return [
-            (round(time, 9), one.cause.value, one.row_ids)
-            for time, report in self.reports
-            for one in report.handed_back
-        ]
+        told = ((time, one) for time, report in self.reports for one in report.handed_back)
+        return [(round(time, 9), one.cause.value, one.row_ids) for time, one in told]
 
     @property
     def tally(self) -> StepStats:

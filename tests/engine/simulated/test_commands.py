@@ -1,6 +1,8 @@
 """Commands that come while work is under way, and whatever comes, each row ends once with all its tokens."""
 
 import math
+from collections import Counter
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -92,9 +94,8 @@ TERMS = st.builds(
     kept_from=st.sampled_from([0, NEVER, 10, 20]),
 )
 ROWS = st.tuples(st.integers(1, 30), st.integers(1, 30), st.integers(0, 2))
-ADMISSIONS = st.lists(
-    st.tuples(st.floats(0, 20), TERMS, st.lists(ROWS, min_size=1, max_size=4)), min_size=1, max_size=8
-)
+GROUPS = st.lists(ROWS, min_size=1, max_size=4)
+ADMISSIONS = st.lists(st.tuples(st.floats(0, 20), TERMS, GROUPS), min_size=1, max_size=8)
 PAUSES = st.lists(st.tuples(st.floats(0, 30), st.lists(st.integers(0, 31), max_size=3)), max_size=6)
 COSTS = st.builds(
     Bilinear,
@@ -107,14 +108,16 @@ COSTS = st.builds(
 )
 
 
+Admissions = list[tuple[float, BatchPolicy, list[tuple[int, int, int]]]]
+
+
 class Client:
     """Sends commands at their times, and rows that are handed back to either device at once."""
 
     def __init__(self, cost: Bilinear, chunk: int) -> None:
         store: HostStore[SimulatedRow] = HostStore()
-        self.devices = [
-            Device(capacity=90, rows=5, cost=cost, headroom=4, store=store, max_prefill_tokens=chunk) for _ in range(2)
-        ]
+        sizes: dict[str, Any] = {"capacity": 90, "rows": 5, "headroom": 4, "max_prefill_tokens": chunk}
+        self.devices = [Device(cost=cost, store=store, **sizes) for _ in range(2)]
         self.admitted: dict[RowId, tuple[RowSpec, BatchPolicy]] = {}
         self.seen = [0, 0]
         self.runs = 0
@@ -148,15 +151,10 @@ class Client:
                     self.runs += 1
 
 
-def _play(
-    cost: Bilinear, chunk: int, admissions: list[tuple[float, BatchPolicy, list[tuple[int, int, int]]]]
-) -> Client:
+def _play(cost: Bilinear, chunk: int, admissions: Admissions) -> Client:
     client, number = Client(cost, chunk), 0
     for place, (time, terms, shapes) in enumerate(sorted(admissions, key=lambda one: one[0])):
-        specs = tuple(
-            row(number + index, prompt, tokens, priority=priority)
-            for index, (prompt, tokens, priority) in enumerate(shapes)
-        )
+        specs = tuple(row(row_id, *sizes[:2], priority=sizes[2]) for row_id, sizes in enumerate(shapes, number))
         number += len(specs)
         client.admitted |= {spec.row_id: (spec, terms) for spec in specs}
         client.post(time, place % 2, Admit(specs, terms))
@@ -166,10 +164,7 @@ def _play(
 @settings(max_examples=100, deadline=None)
 @given(ADMISSIONS, PAUSES, COSTS, st.integers(1, 100))
 def test_every_row_ends_once_with_exactly_its_tokens(
-    admissions: list[tuple[float, BatchPolicy, list[tuple[int, int, int]]]],
-    pauses: list[tuple[float, list[int]]],
-    cost: Bilinear,
-    chunk: int,
+    admissions: Admissions, pauses: list[tuple[float, list[int]]], cost: Bilinear, chunk: int
 ) -> None:
     client = _play(cost, chunk, admissions)
     last = max(time for time, _, _ in admissions)
@@ -177,21 +172,16 @@ def test_every_row_ends_once_with_exactly_its_tokens(
         for place in (0, 1):
             client.post(max(time, last), place, Pause(tuple(row_ids)))
     client.drain()
-    tokens: dict[RowId, int] = {}
-    for device in client.devices:
-        for row_id, count in device.tokens.items():
-            tokens[row_id] = tokens.get(row_id, 0) + count
+    tokens = sum((Counter(device.tokens) for device in client.devices), Counter[RowId]())
     ends = [update.row_id for device in client.devices for _, update in device.updates if update.finish_reason]
     assert sorted(ends) == sorted(client.admitted)
     assert tokens == {row_id: spec.sampling.replay_tokens for row_id, (spec, _) in client.admitted.items()}
-    assert sum(device.tally.generated for device in client.devices) == sum(tokens.values())
+    assert sum(device.tally.generated for device in client.devices) == tokens.total()
 
 
 @settings(max_examples=25, deadline=None)
 @given(ADMISSIONS, COSTS)
-def test_equal_orders_bring_equal_reports(
-    admissions: list[tuple[float, BatchPolicy, list[tuple[int, int, int]]]], cost: Bilinear
-) -> None:
+def test_equal_orders_bring_equal_reports(admissions: Admissions, cost: Bilinear) -> None:
     one, two = (_play(cost, 16, admissions) for _ in range(2))
     for client in (one, two):
         client.drain()

@@ -28,10 +28,8 @@ def test_a_row_is_prefilled_and_then_decoded() -> None:
 
 def test_a_replayed_row_stops_and_another_reaches_its_length() -> None:
     device = Device().post(Admit((row(1, 3, 1), row(2, 3, 5000)))).run()
-    assert [update.finish_reason for _, update in device.updates if update.finish_reason] == [
-        FinishReason.STOP,
-        FinishReason.LENGTH,
-    ]
+    ends = [update.finish_reason for _, update in device.updates if update.finish_reason]
+    assert ends == [FinishReason.STOP, FinishReason.LENGTH]
     assert device.tokens == {1: 1, 2: 1000}
 
 
@@ -94,9 +92,8 @@ def test_a_device_that_reads_no_padding_reads_each_rows_own_tokens_and_takes_the
     device = Device(cost=per_cell, reads_padding=False).post(Admit((row(1, 3, 2), row(2, 9, 4)), CLOSED)).run()
     own, other = (4, 5, 6), (10, 11, 12)
     assert device.ends == {1: 1.14, 2: round(1 + 0.01 * sum(own + other), 9)}
-    assert device.tally == StepStats(
-        prompt=12, pad=6, generated=6, invalid=2, reads=sum(own + other), invalid_reads=own[1] + own[2]
-    )
+    reads, invalid_reads = sum(own + other), own[1] + own[2]
+    assert device.tally == StepStats(12, 6, 6, 2, reads=reads, invalid_reads=invalid_reads)
 
 
 def sliced(cost: Cost = STEADY, *, kept_from: int = 0) -> list[Device]:
