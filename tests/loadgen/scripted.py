@@ -1,11 +1,17 @@
 """A server on the loopback interface that answers with exactly the bytes a test tells it, and a clock that it sets."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+import os
+from asyncio.subprocess import PIPE, Process, create_subprocess_exec
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Literal, TypeAlias
 
+from loadgen.result_file import PROGRAM
+
+ROOT = Path(__file__).parents[2]
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
 DONE = b"data: [DONE]\n\n"
 
@@ -162,3 +168,21 @@ def plain(status: str, body: bytes, *headers: str) -> Answer:
     """An answer that is no stream."""
     lines = [f"HTTP/1.1 {status}", f"Content-Length: {len(body)}", "Content-Type: application/json", *headers, "", ""]
     return Answer(["\r\n".join(lines).encode() + body])
+
+
+MODELS = plain("200 OK", b'{"data":[{"id":"org/m"}]}')
+WHOLE = stream(said("a"), said("b"), finish(), usage(5, 2))
+RANDOM = ("--dataset-name", "random", "--random-input-len", "8", "--random-output-len", "6")
+
+
+async def start(*words: str, environ: Mapping[str, str] | None = None) -> Process:
+    """The program, against scripted servers."""
+    own = {**os.environ, **(environ or {})}
+    return await create_subprocess_exec(*PROGRAM, *words, cwd=ROOT, stdout=PIPE, stderr=PIPE, env=own)
+
+
+async def run(*words: str, environ: Mapping[str, str] | None = None) -> tuple[int | None, str, str]:
+    """Exit code, output and errors of the program."""
+    process = await start(*words, environ=environ)
+    out, err = await process.communicate()
+    return process.returncode, out.decode(), err.decode()

@@ -11,15 +11,9 @@ def completed(
     token_times: tuple[float, ...], *, tokens: int, prompt: int = 10, scheduled: float = 0.0, sent: float | None = None
 ) -> RequestOutcome:
     """A completed request that ends with its last output."""
-    return replace(
-        DONE,
-        request=replace(DONE.request, due=scheduled),
-        sent=scheduled if sent is None else sent,
-        token_times=token_times,
-        end=token_times[-1],
-        output_tokens=tokens,
-        prompt_tokens=prompt,
-    )
+    request, sent = replace(DONE.request, due=scheduled), scheduled if sent is None else sent
+    timed = replace(DONE, request=request, sent=sent, token_times=token_times, end=token_times[-1])
+    return replace(timed, output_tokens=tokens, prompt_tokens=prompt)
 
 
 def ended(status: Status, sent: float = 0.0, end: float = 1.0) -> RequestOutcome:

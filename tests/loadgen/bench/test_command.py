@@ -2,30 +2,16 @@
 
 import json
 import signal
-from asyncio.subprocess import PIPE, Process, create_subprocess_exec
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from loadgen.result_file import PROGRAM
-from tests.loadgen.scripted import HEAD, Answer, chunk, finish, plain, said, scripted, stream, usage
+from tests.loadgen import scripted as script
+from tests.loadgen.scripted import HEAD, MODELS, RANDOM, WHOLE, Answer, chunk, plain, said, scripted
 
-ROOT = Path(__file__).parents[3]
-MODELS = plain("200 OK", b'{"data":[{"id":"org/m"}]}')
-WHOLE = stream(said("a"), said("b"), finish(), usage(5, 2))
-RANDOM = ("--dataset-name", "random", "--random-input-len", "8", "--random-output-len", "6")
-
-
-async def start(*flags: str) -> Process:
-    return await create_subprocess_exec(*PROGRAM, "bench", *flags, cwd=ROOT, stdout=PIPE, stderr=PIPE)
-
-
-async def bench(*flags: str) -> tuple[int | None, str, str]:
-    """Exit code, output and errors of the command."""
-    process = await start(*flags)
-    out, err = await process.communicate()
-    return process.returncode, out.decode(), err.decode()
+start, bench = partial(script.start, "bench"), partial(script.run, "bench")
 
 
 def only_result(folder: Path) -> Any:

@@ -3,23 +3,17 @@
 import argparse
 import math
 import resource
+from functools import partial
 
 import pytest
 
 from loadgen.commands import add_bench, run_bench
 from loadgen.options import BenchFlags
 from models.open_files import allow_open_files
-from models.options import Subparsers, add_groups, groups_of, read_options
+from models.options import Subparsers
+from tests.loadgen.workload.args import options
 
-
-def parse(*flags: str) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(exit_on_error=False)
-    add_groups(parser, groups_of(BenchFlags))
-    return parser.parse_args(flags)
-
-
-def read(*flags: str) -> BenchFlags:
-    return read_options(parse(*flags), BenchFlags)
+read = partial(options, BenchFlags)
 
 
 def test_other_benchmarks_may_stand_below_and_the_server_is_the_default() -> None:
@@ -87,7 +81,7 @@ REFUSED = [
 @pytest.mark.parametrize(("flag", "value", "message"), REFUSED)
 def test_values_that_are_refused(flag: str, value: str, message: str) -> None:
     with pytest.raises(argparse.ArgumentError, match=message):
-        parse(flag, value)
+        read(flag, value)
 
 
 FOREVER = resource.RLIM_INFINITY

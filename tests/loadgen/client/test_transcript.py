@@ -11,14 +11,8 @@ from loadgen.client.request import Foretold
 from loadgen.client.transcript import RequestError, Transcript, error_message
 from tests.loadgen.scripted import DONE, finish, role, said, usage
 
-STREAM = (
-    b": welcome\n\n"
-    + said("\u732b\U0001f600\u00e9")
-    + b"event: x\nid: 7\ndata:"
-    + said("b")[6:]
-    + finish()
-    + usage(3, 5)
-)
+NAMED = b"event: x\nid: 7\ndata:" + said("b")[6:]
+STREAM = b": welcome\n\n" + said("\u732b\U0001f600\u00e9") + NAMED + finish() + usage(3, 5)
 
 
 @pytest.mark.parametrize("end", [b"\n", b"\r\n"])
@@ -59,21 +53,10 @@ def test_only_output_counts_as_a_token() -> None:
 
 def test_every_kind_of_output_counts() -> None:
     heard = Transcript()
-    outputs = [
-        delta(content="a"),
-        delta(reasoning_content="b"),
-        delta(reasoning="c"),
-        delta(tool_calls=[{"index": 0}]),
-        event(choices=[{"index": 0, "text": "d"}]),
-    ]
-    nothing = [
-        delta(content=None),
-        delta(),
-        event(choices=[{"index": 0, "text": ""}]),
-        event(choices=[]),
-        event(),
-        b"data\n\n",
-    ]
+    outputs = [delta(content="a"), delta(reasoning_content="b"), delta(reasoning="c")]
+    outputs += [delta(tool_calls=[{"index": 0}]), event(choices=[{"index": 0, "text": "d"}])]
+    silent = event(choices=[{"index": 0, "text": ""}])
+    nothing = [delta(content=None), delta(), silent, event(choices=[]), event(), b"data\n\n"]
     for now, data in enumerate(outputs + nothing):
         heard.feed(data, float(now))
     assert heard.token_times == [0, 1, 2, 3, 4]

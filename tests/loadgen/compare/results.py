@@ -23,27 +23,13 @@ def contestant(name: str) -> Contestant:
 def play(contestant: str, round: int, point: LoadPoint, jct: float, more: Mapping[str, object] | None = None) -> Play:
     """A play whose mean job completion time is `jct` seconds, and whose other latencies follow it."""
     figures: dict[str, object] = {
-        "num_prompts": 20,
-        "interrupted": False,
-        "completed": 20,
-        "failed": 0,
-        "rejected": 0,
-        "total_output_tokens": 1000,
-        "request_throughput": 1.0,
-        "output_throughput": 50.0,
-        "mean_jct_ms": jct * 1000,
-        "p99_jct_ms": jct * 2000,
-        "mean_ttft_ms": jct * 100,
-        "jain_fairness_index": 0.9,
-        "client_warning": None,
+        **{"num_prompts": 20, "interrupted": False, "completed": 20, "failed": 0, "rejected": 0},
+        **{"total_output_tokens": 1000, "request_throughput": 1.0, "output_throughput": 50.0},
+        **{"mean_jct_ms": jct * 1000, "p99_jct_ms": jct * 2000, "mean_ttft_ms": jct * 100},
+        **{"jain_fairness_index": 0.9, "client_warning": None},
     }
-    return Play(
-        contestant=contestant,
-        round=round,
-        point=point,
-        figures=figures | dict(more or {}),
-        latencies=tuple(jct * share / 10 for share in range(1, 21)),
-    )
+    latencies, figures = tuple(jct * share / 10 for share in range(1, 21)), figures | dict(more or {})
+    return Play(contestant=contestant, round=round, point=point, figures=figures, latencies=latencies)
 
 
 def comparison(

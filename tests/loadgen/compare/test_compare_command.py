@@ -3,8 +3,8 @@
 import json
 import os
 import signal
-from asyncio.subprocess import PIPE, Process, create_subprocess_exec
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,30 +13,14 @@ import pytest
 
 from loadgen.client.client import Target
 from loadgen.compare.run import read_batch_rows
-from loadgen.result_file import PROGRAM
 from scheduler.journal.file import read
 from tests.live_server import serve_here
-from tests.loadgen.scripted import HEAD, Answer, finish, plain, said, scripted, stream, usage
+from tests.loadgen import scripted as script
+from tests.loadgen.scripted import HEAD, MODELS, RANDOM, WHOLE, Answer, plain, scripted
 
-ROOT = Path(__file__).parents[3]
-MODELS = plain("200 OK", b'{"data":[{"id":"org/m"}]}')
 NO_METRICS = plain("404 Not Found", b"")
-WHOLE = stream(said("a"), said("b"), finish(), usage(5, 2))
-LENGTHS = ("--random-input-len", "8", "--random-output-len", "6")
-RANDOM = ("--dataset-name", "random", *LENGTHS, "--random-vocab-size", "200")
-
-
-async def start(*flags: str, environ: Mapping[str, str] | None = None) -> Process:
-    command = [*PROGRAM, "compare", *RANDOM, *flags]
-    own = {**os.environ, **(environ or {})}
-    return await create_subprocess_exec(*command, cwd=ROOT, stdout=PIPE, stderr=PIPE, env=own)
-
-
-async def compare(*flags: str, environ: Mapping[str, str] | None = None) -> tuple[int | None, str, str]:
-    """Exit code, output and errors of the command."""
-    process = await start(*flags, environ=environ)
-    out, err = await process.communicate()
-    return process.returncode, out.decode(), err.decode()
+start = partial(script.start, "compare", *RANDOM, "--random-vocab-size", "200")
+compare = partial(script.run, "compare", *RANDOM, "--random-vocab-size", "200")
 
 
 def report(folder: Path) -> Any:

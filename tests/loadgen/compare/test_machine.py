@@ -1,6 +1,5 @@
 """The machine of a comparison, and what of its settings stays hidden."""
 
-import argparse
 import json
 from dataclasses import replace
 from unittest.mock import ANY
@@ -9,11 +8,11 @@ import pytest
 
 from loadgen.compare import machine
 from loadgen.compare.machine import collect_settings, describe_machine, find_versions, hide, is_secret
-from loadgen.compare.record import CompareSetting, plan
+from loadgen.compare.record import plan
 from loadgen.compare.report import collect_flags, make_document, make_page
 from loadgen.options import CompareFlags
-from models.options import add_groups, groups_of, read_options
 from tests.loadgen.compare.results import SETTING
+from tests.loadgen.workload.args import options
 
 
 def test_the_machine_and_the_versions_are_named() -> None:
@@ -31,13 +30,10 @@ def test_only_settings_are_told_and_no_secrets() -> None:
         "HOME": "/home/me",
         "OMP_NUM_THREADS": "2",
     }
-    assert collect_settings(environ) == {
-        "LENGTHWISE_API_KEY": "(hidden)",
-        "LENGTHWISE_DTYPE": "float32",
-        "LENGTHWISE_MAX_NUM_BATCHED_TOKENS": "64",
-        "LENGTHWISE_OTLP_TRACES_ENDPOINT": "http://(hidden)@traces:4318",
-        "OMP_NUM_THREADS": "2",
-    }
+    endpoint = "http://(hidden)@traces:4318"
+    hidden = {"LENGTHWISE_API_KEY": "(hidden)", "LENGTHWISE_OTLP_TRACES_ENDPOINT": endpoint}
+    told = {name: value for name, value in environ.items() if name != "HOME"}
+    assert collect_settings(environ) == told | hidden
 
 
 SECRET = "s3cret"
@@ -53,10 +49,7 @@ TEXTS = [
     ("--dtype float32 --api-key s3cret s3cret2 --recompute", "--dtype float32 --api-key (hidden) --recompute"),
     ("--api-key=s3cret --seed=3", "--api-key=(hidden) --seed=3"),
     ("--api-key-file keys.txt", "--api-key-file keys.txt"),
-    (
-        "no server answers at http://me:s3cret@gpu:8000/v1/models",
-        "no server answers at http://(hidden)@gpu:8000/v1/models",
-    ),
+    ("no server answers at http://me:s3cret@gpu:8000/v1", "no server answers at http://(hidden)@gpu:8000/v1"),
     ("http://b/v1?key=s3cret&v=1#top", "http://b/v1?key=(hidden)&v=1#top"),
     ("mail me@home or see http://a/b@c", "mail me@home or see http://a/b@c"),
 ]
@@ -75,19 +68,13 @@ def test_names_tell_what_is_secret() -> None:
 
 
 def test_no_key_lands_in_a_report() -> None:
-    parser = argparse.ArgumentParser()
-    add_groups(parser, groups_of(CompareFlags))
-    asked = read_options(parser.parse_args(FLAGS), CompareFlags)
-    flags = collect_flags(asked)
-    setting: CompareSetting = replace(SETTING, flags=flags)
-    shown = plan(asked)
+    asked = options(CompareFlags, *FLAGS)
+    flags, shown = collect_flags(asked), plan(asked)
+    setting = replace(SETTING, flags=flags)
     written = json.dumps(make_document(shown, setting)) + make_page(shown, setting)
     assert SECRET not in written
-    assert flags["extra_body"] == {
-        "api_key": "(hidden)",
-        "top_k": 5,
-        "vendor": {"accessToken": "(hidden)", "max_tokens": 7},
-    }
+    vendor = {"accessToken": "(hidden)", "max_tokens": 7}
+    assert flags["extra_body"] == {"api_key": "(hidden)", "top_k": 5, "vendor": vendor}
     assert "gpu:8000" in written and "v=1" in written and "traces:4318" in written
 
 

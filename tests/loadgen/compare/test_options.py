@@ -1,6 +1,5 @@
 """The flags of `lengthwise compare`, read together."""
 
-import argparse
 import shlex
 
 import pytest
@@ -11,17 +10,11 @@ from loadgen.options import CompareFlags
 from loadgen.result_file import PROGRAM
 from loadgen.turns import take_turns
 from models.errors import UserError
-from models.options import add_groups, groups_of, read_options
-
-
-def parse(*flags: str) -> argparse.Namespace:
-    parser = argparse.ArgumentParser()
-    add_groups(parser, groups_of(CompareFlags))
-    return parser.parse_args(flags)
+from tests.loadgen.workload.args import options
 
 
 def plan(*flags: str) -> Comparison:
-    return make_plan(read_options(parse(*flags), CompareFlags))
+    return make_plan(options(CompareFlags, *flags))
 
 
 def test_strategies_and_urls_are_contestants_in_the_order_given() -> None:
@@ -52,13 +45,8 @@ def test_each_round_begins_with_the_next_contestant() -> None:
 
 def test_every_rate_meets_every_burstiness_but_all_at_once_knows_none() -> None:
     made = plan("--strategies", "vs,baton", "--request-rates", "4,inf,1", "--burstinesses", "1,0.5")
-    assert made.points == (
-        LoadPoint(1, 0.5),
-        LoadPoint(4, 0.5),
-        LoadPoint(1, 1),
-        LoadPoint(4, 1),
-        LoadPoint(float("inf")),
-    )
+    paced = (LoadPoint(rate, burstiness) for burstiness in (0.5, 1) for rate in (1, 4))
+    assert made.points == (*paced, LoadPoint(float("inf")))
 
 
 APART = [

@@ -53,13 +53,8 @@ def read(shown: Comparison) -> Reader:
     return Reader(make_page(shown, SETTING))
 
 
-LOADS = [
-    POINTS,
-    POINTS[:1],
-    (LoadPoint(),),
-    (LoadPoint(1.0, 0.5), LoadPoint(1.0, 2.0)),
-    (*POINTS, LoadPoint(float("inf"))),
-]
+BURSTS = (LoadPoint(1.0, 0.5), LoadPoint(1.0, 2.0))
+LOADS = [POINTS, POINTS[:1], (LoadPoint(),), BURSTS, (*POINTS, LoadPoint(float("inf")))]
 
 
 @pytest.mark.parametrize("points", LOADS)
@@ -129,9 +124,8 @@ def test_troubles_unequal_work_and_lost_requests_come_first() -> None:
         else play
         for play in lossy.plays
     )
-    broken = replace(
-        lossy, plays=plays, troubles=(Trouble("ils", 1, "did not start:\n  <tail> & more"),), interrupted=True
-    )
+    troubles = (Trouble("ils", 1, "did not start:\n  <tail> & more"),)
+    broken = replace(lossy, plays=plays, troubles=troubles, interrupted=True)
     said = read(broken).said
     assert "did not start:\n  <tail> & more" in said and "It was interrupted: 9 of 9 runs" in said
     assert "magnus: 3 requests failed and 0 were rejected" in said

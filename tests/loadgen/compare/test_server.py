@@ -27,28 +27,23 @@ def test_it_is_ready_and_ends_with_sigterm(tmp_path: Path) -> None:
     assert server.process.returncode == 0
 
 
-def test_one_that_does_not_start_is_told_with_the_end_of_its_log(tmp_path: Path) -> None:
-    code = "print('\\n'.join(f'line {n}' for n in range(30))); raise SystemExit(78)"
-    with pytest.raises(ServerFailure) as caught, run_server(program(code), tmp_path / "log", 60):
-        pytest.fail("it was never ready")
-    assert "did not start: exit code 78" in str(caught.value)
-    assert "line 29" in str(caught.value) and "line 9\n" not in str(caught.value)
+LOG = "print('\\n'.join(f'line {n}' for n in range(30)));"
+FAILURES = {
+    "does not start": (f"{LOG} raise SystemExit(78)", 60, "did not start: exit code 78(?!.*line 9\\n).*line 29"),
+    "is never ready": ("import signal; print('loading', flush=True); signal.pause()", 0.1, "not ready within 0.1 s"),
+    **{
+        address: (READY.replace("http://127.0.0.1:9", address) + WAIT, 60, f"listens on {address}.*plain HTTP")
+        for address in ("https://127.0.0.1:9", "unix:/run/lengthwise.sock")
+    },
+}
 
 
-@pytest.mark.parametrize("address", ["https://127.0.0.1:9", "unix:/run/lengthwise.sock"])
-def test_one_that_cannot_be_asked_is_told_at_once(tmp_path: Path, address: str) -> None:
-    code = READY.replace("http://127.0.0.1:9", address) + WAIT
-    with (
-        pytest.raises(ServerFailure, match=f"(?s)listens on {address}.*plain HTTP"),
-        run_server(program(code), tmp_path / "log", 60),
-    ):
+@pytest.mark.parametrize(("code", "patience", "said"), FAILURES.values(), ids=FAILURES)
+def test_one_that_cannot_be_asked_is_stopped_and_told(tmp_path: Path, code: str, patience: float, said: str) -> None:
+    """With the end of its log."""
+    failure = pytest.raises(ServerFailure, match=f"(?s){said}")
+    with failure, run_server(program(code), tmp_path / "log", patience):
         pytest.fail("it cannot be asked")
-
-
-def test_one_that_is_never_ready_is_stopped(tmp_path: Path) -> None:
-    code = "import signal; print('loading', flush=True); signal.pause()"
-    with pytest.raises(ServerFailure, match="not ready within 0.1 s"), run_server(program(code), tmp_path / "log", 0.1):
-        pytest.fail("it was never ready")
 
 
 def test_one_that_dies_is_found_out(tmp_path: Path) -> None:

@@ -1,8 +1,9 @@
 """`lengthwise simulate` from its flags to the table and the file."""
 
-import argparse
 import json
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,24 +14,24 @@ from loadgen.simulate.load import fit_load, simulated_load
 from loadgen.simulate.node import Node
 from loadgen.simulate.run import machine_of
 from loadgen.workload.lengths import RequestLengths
-from models.options import read_options
 from scheduler.options import Scheduling
 from scheduler.serving_time.bilinear import Bilinear, FitErrors
 from scheduler.serving_time.profile_file import Conditions, Profile, write_profile
-from server.cli.main import run_command
+from tests.loadgen.workload.args import options, write_trace
+from tests.server.cli.commands.runner import run_command
 
 SHORT = ("--duration", "2", "--rate", "4", "--dataset-name", "random", "--random-input-len", "9")
 COST = Bilinear(0, 0, 0, 1.0, 0, 0, 0, 0.1)
 
 
-def parse(*flags: str) -> argparse.Namespace:
-    parser = argparse.ArgumentParser()
-    add_simulate(parser.add_subparsers())
-    return parser.parse_args(["simulate", *flags])
+read = partial(options, SimulateFlags)
+run = partial(run_command, add_simulate, "simulate")
 
 
-def read(*flags: str) -> SimulateFlags:
-    return read_options(parse(*flags), SimulateFlags)
+def document_of(folder: Path, *flags: str) -> Any:
+    """The file that a simulation leaves."""
+    assert run(*flags, "--save-result", folder / "result.json") == 0
+    return json.loads((folder / "result.json").read_text())
 
 
 def keep_profile(cache: Path) -> Path:
@@ -39,12 +40,9 @@ def keep_profile(cache: Path) -> Path:
 
 
 def test_strategies_stand_side_by_side(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    file = tmp_path / "result.json"
-    args = parse(*SHORT, "--strategies", "vs,baton-pd", "--workers", "2", "--save-result", str(file))
-    assert args.run(args) == 0
+    document = document_of(tmp_path, *SHORT, "--strategies", "vs,baton-pd", "--workers", "2")
     shown = capsys.readouterr().out
     assert "vs" in shown and "baton-pd" in shown and "mean JCT (s)" in shown and "%" in shown
-    document = json.loads(file.read_text())
     assert document["machine"]["workers"] == 2
     assert list(document["strategies"]) == ["vs", "baton-pd"]
     one = document["strategies"]["vs"]
@@ -62,25 +60,18 @@ def test_the_load_is_repeatable_and_as_long_as_asked_for(flags: tuple[str, ...])
 
 
 def test_a_trace_keeps_its_own_times(tmp_path: Path) -> None:
-    file = tmp_path / "trace.csv"
-    lines = [f"2023-11-16 18:00:{second:02},{second + 1},7" for second in (0, 3, 9)]
-    file.write_text("\n".join(["TIMESTAMP,ContextTokens,GeneratedTokens", *lines]) + "\n")
-    flags = ("--dataset-name", "azure", "--dataset-path", str(file), "--duration", "5")
+    rows = (f"2023-11-16 18:00:{second:02},{second + 1},7" for second in (0, 3, 9))
+    flags = ("--dataset-name", "azure", "--dataset-path", write_trace(tmp_path / "trace.csv", rows), "--duration", "5")
     assert [(one.arrival, one.input_length) for one in simulated_load(read(*flags))] == [(0.0, 1), (3.0, 4)]
     paced = simulated_load(read(*flags, "--rate", "1"))
     assert [one.input_length for one in paced] == [1, 4, 10] and paced[-1].arrival == pytest.approx(3.0)
 
 
 @pytest.mark.parametrize(("bound", "most"), [((), 2048), (("--max-model-len", "512"), 512)])
-def test_the_default_workload_fits_any_machine(
-    bound: tuple[str, ...], most: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_default_workload_fits(bound: Any, most: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Which answers are longer than the default machine holds depends on Python's sources."""
-    file = tmp_path / "result.json"
-    flags = ("--seed", "1", "--duration", "15", "--strategies", "vs,lengthwise", *bound)
-    args = parse(*flags, "--save-result", str(file))
-    assert args.run(args) == 0
-    shown, document = capsys.readouterr().out, json.loads(file.read_text())
+    document = document_of(tmp_path, "--seed", "1", "--duration", "15", "--strategies", "vs,lengthwise", *bound)
+    shown = capsys.readouterr().out
     cut, left_out = document["answers_cut"], document["prompts_left_out"]
     assert cut > 0 or not bound
     said = f"Of 300 requests, {left_out} are dropped and {cut} cut: at most {most} tokens fit"
@@ -100,8 +91,7 @@ def test_a_load_that_fits_is_left_as_it_is() -> None:
 def test_equal_seeds_give_equal_tables_that_name_the_run(capsys: pytest.CaptureFixture[str]) -> None:
     shown = []
     for seed in ("3", "3", "4"):
-        args = parse(*SHORT, "--seed", seed, "--strategies", "baton-pd,lengthwise")
-        assert args.run(args) == 0
+        assert run(*SHORT, "--seed", seed, "--strategies", "baton-pd,lengthwise") == 0
         shown.append(" ".join(capsys.readouterr().out.split()))
     assert shown[0] == shown[1] != shown[2]
     assert "a100-llama2-13b-hf: 8 x 256 rows, 59326 tokens; 4 requests/s, seed 3, prediction noisy:0.3" in shown[0]
@@ -110,8 +100,7 @@ def test_equal_seeds_give_equal_tables_that_name_the_run(capsys: pytest.CaptureF
 
 @pytest.mark.parametrize("strategy", ["lengthwise", "scls"])
 def test_without_a_profile_it_learns(capsys: pytest.CaptureFixture[str], strategy: str) -> None:
-    args = parse(*SHORT, "--no-profile", "--strategies", strategy)
-    assert args.run(args) == 0
+    assert run(*SHORT, "--no-profile", "--strategies", strategy) == 0
     assert "a100-llama2-13b-hf, no profile: " in capsys.readouterr().out
 
 
@@ -119,7 +108,7 @@ def test_without_a_profile_it_learns(capsys: pytest.CaptureFixture[str], strateg
 def test_each_request_needs_a_length(tmp_path: Path, capsys: pytest.CaptureFixture[str], lines: int, code: int) -> None:
     file = tmp_path / "lengths.txt"
     file.write_text("5\n" * lines)
-    assert run_command(parse(*SHORT, "--prediction", f"file:{file}", "--strategies", "lengthwise")) == code
+    assert run(*SHORT, "--prediction", f"file:{file}", "--strategies", "lengthwise") == code
     assert (f"holds {lines} lengths for 8 requests" in capsys.readouterr().err) is bool(code)
 
 
@@ -127,41 +116,34 @@ def test_what_strategies_may_be_told_reaches_them() -> None:
     flags = ("--batch-wait-timeout", "0.5", "--max-batch-size", "3", "--out-of-turn", "0.25")
     given = read(*SHORT, "--aging-factor", "2.5", "--boost-gamma", "2", *flags)
     assert isinstance(given, Scheduling), "so that batchers get it whole"
-    assert given.aging_factor == 2.5
-    assert (given.batch_wait_timeout, given.max_batch_size) == (0.5, 3)
-    assert (given.out_of_turn, given.boost_gamma) == (0.25, 2.0)
+    told = (given.aging_factor, given.batch_wait_timeout, given.max_batch_size, given.out_of_turn, given.boost_gamma)
+    assert told == (2.5, 0.5, 3, 0.25, 2.0)
 
 
 @pytest.mark.parametrize("by_name", [True, False])
 def test_a_profile_is_a_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by_name: bool) -> None:
     monkeypatch.setenv("LENGTHWISE_CACHE", str(tmp_path))
     path = keep_profile(tmp_path)
-    cost = "profile" if by_name else str(path)
-    flags = read("--cost", cost, "--capacity-tokens", "5000", "--max-num-seqs", "9")
-    machine = machine_of(flags)
-    assert machine.cost == COST
-    assert (machine.capacity_tokens, machine.context_length, machine.max_num_seqs) == (5000, 5000, 9)
+    cost = "profile" if by_name else path
+    machine = machine_of(read("--cost", cost, "--capacity-tokens", "5000", "--max-num-seqs", "9"))
+    held = (machine.cost, machine.capacity_tokens, machine.context_length, machine.max_num_seqs)
+    assert held == (COST, 5000, 5000, 9)
 
 
 def test_a_profile_needs_a_capacity(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    args = parse("--cost", str(keep_profile(tmp_path)))
-    assert run_command(args) == 1
+    assert run("--cost", keep_profile(tmp_path)) == 1
     assert "--capacity-tokens" in capsys.readouterr().err
 
 
 def test_one_node_is_never_asked_for_its_load(monkeypatch: pytest.MonkeyPatch) -> None:
     """It was asked every second, and weighs all that waits: 8,000 requests far above capacity took 42 s, not 4."""
     monkeypatch.setattr(Node, "load", lambda node: pytest.fail("asked for its load"))
-    args = parse(*SHORT, "--strategies", "baton-pd")
-    assert args.run(args) == 0
+    assert run(*SHORT, "--strategies", "baton-pd") == 0
 
 
 def test_several_nodes_stand_behind_a_router(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    file = tmp_path / "result.json"
     flags = ("--strategies", "baton-pd", "--workers", "2", "--nodes", "3", "--router", "pow2")
-    args = parse(*SHORT, *flags, "--save-result", str(file))
-    assert args.run(args) == 0
+    document = document_of(tmp_path, *SHORT, *flags)
     assert "3 nodes, router pow2, each 2 x" in " ".join(capsys.readouterr().out.split())
-    document = json.loads(file.read_text())
     assert (document["nodes"], document["router"]) == (3, "pow2")
     assert len(document["strategies"]["baton-pd"]["workers"]) == 6

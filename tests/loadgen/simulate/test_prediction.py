@@ -2,6 +2,7 @@
 
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,11 +10,8 @@ import pytest
 from engine.sampling.params import SamplingParams
 from loadgen.simulate.prediction import read_prediction
 from models.errors import UserError
-from scheduler.length.prediction import LengthDistribution
 
-
-def asked(length: int, most: int = 100_000) -> SamplingParams:
-    return SamplingParams(most, replay_tokens=length)
+NO_SIGMAS = ("", "0", "-1", "nan", "inf")
 
 
 @pytest.mark.parametrize("text", ["none", "oracle", "noisy:0.3", "noisy:2", "inverted", "tenfold", "file:a/b.txt"])
@@ -21,58 +19,43 @@ def test_it_reads_what_it_writes(text: str) -> None:
     assert str(read_prediction(text)) == text
 
 
-@pytest.mark.parametrize(
-    "text", ["", "noisy", "noisy:", "noisy:0", "noisy:-1", "noisy:nan", "noisy:inf", "good:0.3", "file:", "inverted:2"]
-)
+@pytest.mark.parametrize("text", ["", "good:0.3", "file:", "inverted:2", "noisy", *map("noisy:{}".format, NO_SIGMAS)])
 def test_what_is_no_prediction_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="noisy:SIGMA"):
         read_prediction(text)
 
 
+def told(text: str, *lengths: int, most: int = 100_000, seed: int = 0) -> list[Any]:
+    source = read_prediction(text).source(seed)
+    assert source is not None
+    return [source(SamplingParams(most, replay_tokens=length)) for length in lengths]
+
+
 def test_an_oracle_knows_and_nobody_knows_nothing() -> None:
-    source = read_prediction("oracle").source(0)
-    assert source is not None and source(asked(17)) == 17.0
+    assert told("oracle", 17) == [17.0]
     assert read_prediction("none").source(0) is None
 
 
-def noisy(sigma: float, seed: int, length: int, count: int) -> list[LengthDistribution]:
-    source = read_prediction(f"noisy:{sigma}").source(seed)
-    assert source is not None
-    told = [source(asked(length)) for _ in range(count)]
-    return [one for one in told if isinstance(one, LengthDistribution)]
-
-
 def test_errors_are_log_normal_and_the_distribution_is_as_wide() -> None:
-    told = noisy(0.5, 1, 1000, 500)
-    medians = np.log([float(np.median(one.lengths)) / 1000 for one in told])
-    assert len(told) == 500
+    found = told("noisy:0.5", *[1000] * 500, seed=1)
+    medians = np.log([float(np.median(one.lengths)) / 1000 for one in found])
     assert abs(medians.mean()) < 0.1 and abs(medians.std() - 0.5) < 0.05
-    assert np.log(told[0].lengths).std() == pytest.approx(0.5, abs=0.03)
-    assert math.log(told[0].mean / float(np.median(told[0].lengths))) == pytest.approx(0.5**2 / 2, abs=0.02)
+    assert np.log(found[0].lengths).std() == pytest.approx(0.5, abs=0.03)
+    assert math.log(found[0].mean / float(np.median(found[0].lengths))) == pytest.approx(0.5**2 / 2, abs=0.02)
 
 
 def test_a_seed_says_all() -> None:
-    one, two, other = (noisy(0.5, seed, 200, 5) for seed in (3, 3, 4))
-    assert [told.mean for told in one] == [told.mean for told in two] != [told.mean for told in other]
+    one, two, other = ([each.mean for each in told("noisy:0.5", *[200] * 5, seed=seed)] for seed in (3, 3, 4))
+    assert one == two != other
 
 
 def test_no_length_is_more_than_may_be_generated_or_less_than_a_token() -> None:
-    source = read_prediction("noisy:3").source(0)
-    assert source is not None
-    told = [source(asked(20, most=30)) for _ in range(50)]
-    for one in told:
-        assert isinstance(one, LengthDistribution)
-        assert one.lengths.min() >= 1 and one.lengths.max() <= 30
-
-
-def told(text: str, *lengths: int, most: int = 1000) -> list[object]:
-    source = read_prediction(text).source(0)
-    assert source is not None
-    return [source(asked(length, most)) for length in lengths]
+    found = told("noisy:3", *[20] * 50, most=30)
+    assert all(one.lengths.min() >= 1 and one.lengths.max() <= 30 for one in found)
 
 
 def test_a_predictor_may_mislead() -> None:
-    assert told("inverted", 1, 400, 1000) == [1000.0, 601.0, 1.0]
+    assert told("inverted", 1, 400, 1000, most=1000) == [1000.0, 601.0, 1.0]
     assert set(told("tenfold", *[50] * 40)) == {5.0, 500.0}
     assert told("tenfold", *[50] * 40) == told("tenfold", *[50] * 40)
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from itertools import groupby, pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -30,11 +31,12 @@ from tests.loadgen.workload.test_lengths import BAILIAN
 COST = Bilinear(p1=1e-4, p4=0.01, d4=0.02)
 
 
-def played(trace: list[RequestLengths], strategy: str = "baton-pd", kept: int = 10**6, slots: int = 2) -> Simulation:
-    machine = Machine(COST, 10**6, slots, 2**15, prefix_cache_tokens=kept)
-    return simulate(
-        fit_parts(STRATEGIES[strategy], BatchLimits.of(Scheduling(), 8192, slots), machine, COST), machine, trace
-    )
+def played(trace: list[RequestLengths], strategy: str = "baton-pd", **machine: Any) -> Simulation:
+    """With predictions where there is no prefix cache."""
+    device = Machine(COST, 10**6, 2, 2**15, **{"prefix_cache_tokens": 10**6, **machine})
+    parts = fit_parts(STRATEGIES[strategy], BatchLimits.of(Scheduling(), 8192, 2), device, COST)
+    predict = None if device.prefix_cache_tokens else read_prediction("noisy:0.3").source(0)
+    return simulate(parts, device, trace, predict=predict)
 
 
 def test_drawn_runs_are_as_published() -> None:
@@ -64,13 +66,12 @@ def test_a_turn_comes_a_pause_after_the_answer_and_finds_its_prompt_kept() -> No
 
 def test_of_runs_that_do_not_fit_some_find_their_prompts_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     """30 runs in turn in memory for a third of them: by latest use they find next to nothing."""
-    trace = [
-        RequestLengths(0.0, 256 * turn, 10, run=f"run {run}", pause=0.1) for run in range(30) for turn in range(1, 7)
-    ]
-    hits = [measure_simulation(played(trace, kept=10_000))["prefix_hits"]]
+    turns = [(run, turn) for run in range(30) for turn in range(1, 7)]
+    trace = [RequestLengths(0.0, 256 * turn, 10, run=f"run {run}", pause=0.1) for run, turn in turns]
+    hits = [measure_simulation(played(trace, prefix_cache_tokens=10_000))["prefix_hits"]]
     monkeypatch.setattr(Dispatcher, "_begin_turn", lambda self, request, program: program.begin(request.times.came))
     monkeypatch.setattr(Program, "back_within", 0.0)
-    hits.append(measure_simulation(played(trace, kept=10_000))["prefix_hits"])
+    hits.append(measure_simulation(played(trace, prefix_cache_tokens=10_000))["prefix_hits"])
     assert hits[0] > 0.25 > 0.05 > hits[1]
 
 
@@ -92,17 +93,9 @@ def test_nothing_changes_for_calls_of_no_program(load: str, workers: int) -> Non
     draw = random.Random(0)
     plain = sorted((LOADS[load](draw, place) for place in range(300)), key=lambda one: one.arrival)
     recognized = [replace(one, run=f"run {place}") for place, one in enumerate(plain)]
-    found = [
-        repr([replace(one, run="", run_within=None) for one in play_predicted(trace, workers).requests])
-        for trace in (plain, recognized)
-    ]
+    served = [played(trace, "lengthwise", workers=workers, prefix_cache_tokens=0) for trace in (plain, recognized)]
+    found = [repr([replace(one, run="", run_within=None) for one in each.requests]) for each in served]
     assert "foretold=Foretold(" in found[0] and found[0] == found[1]
-
-
-def play_predicted(trace: list[RequestLengths], workers: int) -> Simulation:
-    machine = Machine(COST, 10**6, 2, 2**15, workers=workers)
-    parts = fit_parts(STRATEGIES["lengthwise"], BatchLimits.of(Scheduling(), 8192, 2), machine, COST)
-    return simulate(parts, machine, trace, predict=read_prediction("noisy:0.3").source(0))
 
 
 def test_what_belongs_to_no_run_is_measured_apart() -> None:

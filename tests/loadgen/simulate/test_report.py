@@ -95,9 +95,8 @@ def test_what_cannot_be_swept_is_told(sweep: list[str], message: str) -> None:
         read_axes(sweep)
 
 
-def test_table_csv_and_page_have_a_line_a_strategy_and_point(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_table_csv_and_page_have_a_line_each(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """For each strategy and point."""
     table, page = tmp_path / "out.csv", tmp_path / "out.html"
     assert run(*SHORT, "--sweep", "rate=2,4", "--sweep", "noise=0,0.7", "--csv", table, "--report", page) == 0
     shown = capsys.readouterr().out

@@ -3,6 +3,7 @@
 import random
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from statistics import median
 from typing import Any
 
@@ -24,7 +25,6 @@ from scheduler.length.oracle import true_length
 from scheduler.options import Scheduling
 from scheduler.serving_time.bilinear import Bilinear
 from scheduler.strategy import STRATEGIES
-from scheduler.worker import Worker
 
 COST = Bilinear(p1=0, p2=0, p3=0, p4=1.0, d1=0, d2=0, d3=0, d4=0.1)
 """Prefill 1 s, an iteration 0.1 s."""
@@ -34,18 +34,21 @@ SLOW = Bilinear(p1=1e-3, p2=0, p3=0, p4=0.02, d1=1e-6, d2=0, d3=0, d4=0.02)
 MACHINE = Machine(COST, capacity_tokens=1000, max_num_seqs=4, context_length=250)
 
 
-def parts(name: str, machine: Machine = MACHINE, **changes: Any) -> SchedulerParts:
-    limits = BatchLimits.of(Scheduling(**{"slice_length": 8, **changes}), group_tokens=512, max_num_seqs=1)
+def parts(
+    name: str, machine: Machine = MACHINE, cost: Bilinear | None = GROWING, group: int = 512, **changes: Any
+) -> SchedulerParts:
+    limits = BatchLimits.of(Scheduling(**{"slice_length": 8, **changes}), group_tokens=group, max_num_seqs=1)
     fitted = limits.within(machine.capacity_tokens, machine.context_length, machine.max_num_seqs)
-    return assemble(STRATEGIES[name], fitted, GROWING)
+    return assemble(STRATEGIES[name], fitted, cost)
 
 
-def trace(count: int, seed: int = 0, rate: float = 5.0) -> list[RequestLengths]:
-    rng, time = random.Random(seed), 0.0
-    requests = []
+def trace(
+    count: int, rate: float = 5.0, *, seed: int = 0, longest: int = 80, answers: Sequence[int] = range(1, 61)
+) -> list[RequestLengths]:
+    rng, time, requests = random.Random(seed), 0.0, []
     for _ in range(count):
         time += rng.expovariate(rate)
-        requests.append(RequestLengths(time, rng.randint(1, 80), rng.randint(1, 60)))
+        requests.append(RequestLengths(time, rng.randint(1, longest), rng.choice(answers)))
     return requests
 
 
@@ -118,19 +121,18 @@ def test_equal_traces_have_equal_results(name: str) -> None:
     assert one == two
 
 
+REQUESTS = st.builds(RequestLengths, st.floats(0, 10), st.integers(1, 100), st.integers(1, 60))
+
+
 @settings(max_examples=40, deadline=None)
 @given(
     st.sampled_from(sorted(STRATEGIES)),
-    st.lists(
-        st.builds(RequestLengths, st.floats(0, 10), st.integers(1, 100), st.integers(1, 60)), min_size=1, max_size=15
-    ),
+    st.lists(REQUESTS, min_size=1, max_size=15),
     st.integers(1, 3),
     st.integers(1, 6),
     st.booleans(),
 )
-def test_any_trace_is_served(
-    name: str, requests: list[RequestLengths], workers: int, rows: int, recompute: bool
-) -> None:
+def test_any_trace_is_served(name: str, requests: Any, workers: int, rows: int, recompute: bool) -> None:
     machine = Machine(GROWING, 260, rows, 200, workers, max_prefill_tokens=64)
     done = simulate(parts(name, machine, recompute=recompute), machine, requests, max_tokens=60)
     arrived = sorted(requests, key=lambda one: one.arrival)
@@ -150,11 +152,8 @@ def test_a_request_that_no_executor_holds_and_an_empty_trace_are_refused() -> No
 
 
 def test_a_strategy_that_serves_nobody_is_found_out() -> None:
-    def nowhere(workers: object) -> list[Worker]:
-        return []
-
     with pytest.raises(UserError, match="1 requests unserved"):
-        simulate(replace(parts("vs"), placement=nowhere), MACHINE, [RequestLengths(0.0, 3, 5)], max_tokens=9)
+        simulate(replace(parts("vs"), placement=lambda _: []), MACHINE, [RequestLengths(0.0, 3, 5)], max_tokens=9)
 
 
 def test_who_watches_sees_each_request_end() -> None:
@@ -205,12 +204,7 @@ def test_a_conversation_ends_before_a_turn_that_does_not_fit() -> None:
     assert len(done.requests) == MACHINE.longest // 90
 
 
-def bimodal(count: int, rate: float) -> list[RequestLengths]:
-    rng, time, requests = random.Random(1), 0.0, []
-    for _ in range(count):
-        time += rng.expovariate(rate)
-        requests.append(RequestLengths(time, rng.randint(1, 20), rng.choice((3, 3, 3, 3, 150))))
-    return requests
+bimodal = partial(trace, seed=1, longest=20, answers=(3, 3, 3, 3, 150))
 
 
 def behind(router: str, requests: list[RequestLengths], machines: Sequence[Machine]) -> Simulation:
@@ -243,10 +237,7 @@ def test_a_node_of_half_the_speed_gets_half_the_work() -> None:
     fast = replace(MACHINE, cost=GROWING)
     slow = replace(fast, pace=lambda now, seconds: 2 * seconds)
     # They are not told how fast they are, but learn it from their steps.
-    limits = BatchLimits(group_tokens=512, prefill_ahead=1).within(
-        fast.capacity_tokens, fast.context_length, fast.max_num_seqs
-    )
-    nodes = [(assemble(STRATEGIES["lengthwise"], limits), machine) for machine in (fast, slow)]
+    nodes = [(parts("lengthwise", machine, cost=None), machine) for machine in (fast, slow)]
     router = ROUTERS["work"]()
     done = simulate(*nodes[0], bimodal(400, 8.0), 150, predict=true_length, others=nodes[1:], router=router)
     made = [worker.tally.generated for worker in done.workers]
@@ -269,9 +260,8 @@ def test_a_conversation_stays_where_its_prefix_is_kept() -> None:
 def test_ends_are_foretold_with_the_time_that_prompts_take() -> None:
     """A prompt of 900 tokens was expected to take as long as one of 10, so that half of the ends were a third off."""
     slow = replace(MACHINE, cost=SLOW, capacity_tokens=10_000, context_length=1000)
-    limits = BatchLimits(group_tokens=1000, prefill_ahead=1).within(10_000, 1000, 4)
     load = [RequestLengths(4.0 * number, 900 if number % 2 else 10, 50) for number in range(200)]
-    done = simulate(assemble(STRATEGIES["lengthwise"], limits, SLOW), slow, load, 50, predict=true_length)
+    done = simulate(parts("lengthwise", slow, SLOW, 1000), slow, load, 50, predict=true_length)
     told = measure_simulation(done)
     assert told["foretold_answers"] > 190 and told["foretold_error"] < 0.05 and told["foretold_inside"] > 0.85
 
@@ -280,7 +270,6 @@ def test_a_new_server_keeps_its_promises_in_bursts_of_long_prompts_and_promises_
     """Of the first of them 8 of 40 were; calls after them were promised ends 90 times as far as they took."""
     cost = replace(SLOW, p1=0.0007, p4=0.003, d4=0.011, d1=4e-6)
     machine = replace(MACHINE, cost=cost, capacity_tokens=100_000, context_length=4000, max_num_seqs=32)
-    limits = BatchLimits(group_tokens=4000, prefill_ahead=1).within(100_000, 4000, 32)
     lengths = random.Random(5)
     bursts = [(burst, 30.0 + 40 * burst + 0.002 * place) for burst in range(3) for place in range(40)]
     load = [
@@ -288,7 +277,7 @@ def test_a_new_server_keeps_its_promises_in_bursts_of_long_prompts_and_promises_
         *(RequestLengths(at, lengths.randint(30, 1300), 40) for _, at in bursts),
         *(RequestLengths(150.0 + place, 20, 40) for place in range(15)),
     ]
-    done = simulate(assemble(STRATEGIES["lengthwise"], limits, cost), machine, load, 40, predict=true_length)
+    done = simulate(parts("lengthwise", machine, cost, 4000), machine, load, 40, predict=true_length)
     told = [one.foretold.high / (one.end - one.arrival) for one in done.requests if one.foretold]
     assert [sum(each >= 1 for each in told[10 + 40 * burst :][:40]) >= 34 for burst in range(3)] == [True] * 3
     assert median(told[:10]) < 2 and median(told[10:130]) < 2 and median(told[130:]) < 5
@@ -298,9 +287,7 @@ def test_ends_of_a_burst_are_foretold_after_one_request_alone() -> None:
     """Four rows were expected to work as fast as one, and one that came at the same moment before
     all others, so that none was expected to wait."""
     load = [RequestLengths(0.0, 10, 50), *(RequestLengths(30.0, 10, 20 + number % 60) for number in range(60))]
-    limits = BatchLimits(group_tokens=512, prefill_ahead=1).within(1000, 250, 4)
-    done = simulate(
-        assemble(STRATEGIES["baton-pd"], limits, SLOW), replace(MACHINE, cost=SLOW), load, 100, predict=true_length
-    )
+    machine = replace(MACHINE, cost=SLOW)
+    done = simulate(parts("baton-pd", machine, SLOW), machine, load, 100, predict=true_length)
     told = [(one.foretold, one.end - one.arrival) for one in done.requests[1:]]
     assert all(foretold and foretold.median == pytest.approx(seconds, rel=0.3) for foretold, seconds in told)

@@ -1,6 +1,7 @@
 """Workloads of text from files: jsonl and sharegpt."""
 
 import json
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -19,8 +20,11 @@ def lines(folder: Path, *rows: object) -> Path:
 # jsonl
 
 
-def jsonl(file: Path, *flags: object, **given: int) -> list[LoadPrompt]:
-    return prompts("--dataset-name", "jsonl", "--dataset-path", file, *flags, **given)
+def read(kind: str, file: Path, *flags: object, **given: int) -> list[LoadPrompt]:
+    return prompts("--dataset-name", kind, "--dataset-path", file, *flags, **given)
+
+
+jsonl, sharegpt = partial(read, "jsonl"), partial(read, "sharegpt")
 
 
 LINES = [
@@ -71,31 +75,6 @@ def test_answers_are_clipped_and_long_texts_left_out(tmp_path: Path) -> None:
         jsonl(file, "--max-input-len", 5)
 
 
-WRONG_LINES = {
-    "cut off": ('{"input": "a"}\n{"input": "b', 2, "data was truncated"),
-    "no text": ('{"input": "a"}\n\n{"reference": "b"}', 3, "has no text"),
-    "a number for text": ('{"input": 1}', 1, "got `int` - at `$.input`"),
-    "turns that are text": ('{"turns": "a"}', 1, "got `str` - at `$.turns`"),
-    "an empty turn": ('{"turns": ["a", ""]}', 1, "of length >= 1 - at `$.turns[1]`"),
-    "a list": ('["a"]', 1, "Expected `object`, got `array`"),
-    "lists without end": ("[" * 100_000, 1, "is not the JSON that is wanted"),
-}
-
-
-@pytest.mark.parametrize(("text", "line", "reason"), WRONG_LINES.values(), ids=WRONG_LINES)
-def test_a_wrong_line_is_named(tmp_path: Path, text: str, line: int, reason: str) -> None:
-    file = write(tmp_path, "w.jsonl", text)
-    with pytest.raises(UserError) as caught:
-        jsonl(file)
-    assert str(caught.value).startswith(f"{file}, line {line}: ")
-    assert reason in str(caught.value)
-
-
-def test_an_empty_file_holds_no_requests(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="holds no requests"):
-        jsonl(write(tmp_path, "w.jsonl", "\n"))
-
-
 def test_replay_needs_a_reference_on_every_line(tmp_path: Path) -> None:
     file = lines(tmp_path, {"input": "a", "reference": "b"}, {"input": "c"})
     with pytest.raises(UserError, match="line 2: has no reference.*--replay-lengths"):
@@ -119,24 +98,23 @@ def exchange(question: str, answer: str, *more: str) -> dict[str, object]:
     return {"id": "x", "conversations": [{"from": who, "value": text} for who, text in turns]}
 
 
-def sharegpt(folder: Path, *entries: object) -> Path:
+def shared(folder: Path, *entries: object) -> Path:
     return write(folder, "share.json", json.dumps(entries, indent=1))
 
 
 def test_the_first_question_is_asked_and_its_answer_is_the_length(tmp_path: Path) -> None:
-    file = sharegpt(tmp_path, exchange("q" * 40, "a" * 80, "q" * 10))
-    (prompt,) = prompts("--dataset-name", "sharegpt", "--dataset-path", file, num_prompts=1)
+    file = shared(tmp_path, exchange("q" * 40, "a" * 80, "q" * 10))
+    (prompt,) = sharegpt(file, num_prompts=1)
     assert prompt.messages == ({"role": "user", "content": "q" * 40},)
     assert (prompt.max_tokens, prompt.replay_tokens, prompt.label) == (21, None, "sharegpt")
 
 
 def test_lengths_may_be_replayed_or_all_the_same(tmp_path: Path) -> None:
-    file = sharegpt(tmp_path, exchange("q" * 40, "a" * 80), exchange("p" * 40, "a" * 120))
-    flags = ("--dataset-name", "sharegpt", "--dataset-path", file)
-    replayed = prompts(*flags, "--replay-lengths", num_prompts=2)
+    file = shared(tmp_path, exchange("q" * 40, "a" * 80), exchange("p" * 40, "a" * 120))
+    replayed = sharegpt(file, "--replay-lengths", num_prompts=2)
     assert sorted(prompt.replay_tokens or 0 for prompt in replayed) == [21, 31]
     assert {prompt.max_tokens for prompt in replayed} == {31}
-    assert {prompt.max_tokens for prompt in prompts(*flags, "--sharegpt-output-len", 9)} == {9}
+    assert {prompt.max_tokens for prompt in sharegpt(file, "--sharegpt-output-len", 9)} == {9}
 
 
 def test_exchanges_that_are_very_short_or_long_or_no_exchanges_are_left_out(tmp_path: Path) -> None:
@@ -150,23 +128,12 @@ def test_exchanges_that_are_very_short_or_long_or_no_exchanges_are_left_out(tmp_
         exchange("   ", "a" * 80),
     ]
     late = {"conversations": [{"from": "gpt", "value": "g" * 80}, *list(exchange("y" * 40, "a" * 80)["conversations"])]}  # type: ignore[call-overload]
-    flags = ("--dataset-name", "sharegpt", "--dataset-path")
-    found = prompts(*flags, sharegpt(tmp_path, *bad, exchange("x" * 40, "a" * 80), late))
+    found = sharegpt(shared(tmp_path, *bad, exchange("x" * 40, "a" * 80), late))
     assert {prompt.messages[0]["content"][0] for prompt in found} == {"x", "y"}
-    assert len(prompts(*flags, sharegpt(tmp_path, bad[2]), "--max-input-len", 1025, num_prompts=1)) == 1
+    assert len(sharegpt(shared(tmp_path, bad[2]), "--max-input-len", 1025, num_prompts=1)) == 1
     with pytest.raises(UserError, match="no request is within the bounds"):
-        prompts(*flags, sharegpt(tmp_path, bad[0]))
+        sharegpt(shared(tmp_path, bad[0]))
 
-
-GOOD = '[\n{"conversations": []},\n'
-WRONG_JSON = {
-    "cut off inside an entry": (GOOD + '{"conversations": [{"fro', "", "data was truncated"),
-    "nothing": ("", "", "data was truncated"),
-    "more after the list": ("[]\n\n[]", "", "trailing characters"),
-    "no list": ('{"conversations": []}', "", "is not one JSON list"),
-    "no conversation at all": (GOOD + "{}]", "", "no conversation with a question and an answer"),
-    "lists without end": ("[" * 100_000, "", "is not one JSON list"),
-}
 
 HUMAN, GPT = {"from": "human", "value": "q" * 40}, {"from": "gpt", "value": "a" * 40}
 USER, ASSISTANT = {"role": "user", "content": "q" * 40}, {"role": "assistant", "content": "a" * 40}
@@ -189,20 +156,37 @@ ODD = [
 
 
 @pytest.mark.parametrize(("entry", "is_read"), ODD, ids=str)
-def test_an_odd_conversation_is_read_or_left_out_and_counted(
-    tmp_path: Path, entry: object, is_read: bool, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_odd_entries_are_told(tmp_path: Path, entry: object, is_read: bool, capsys: pytest.CaptureFixture[str]) -> None:
     """One of these ended the command for all others."""
-    file = sharegpt(tmp_path, exchange("x" * 40, "a" * 80), entry)
-    found = prompts("--dataset-name", "sharegpt", "--dataset-path", file, num_prompts=2)
+    file = shared(tmp_path, exchange("x" * 40, "a" * 80), entry)
+    found = sharegpt(file, num_prompts=2)
     assert {prompt.messages[0]["content"][0] for prompt in found} == ({"x", "q"} if is_read else {"x"})
     told = f"{file}: 1 of 2 rows are left out: they have no question with an answer\n"
     assert capsys.readouterr().err == ("" if is_read else told)
 
 
-@pytest.mark.parametrize(("text", "where", "reason"), WRONG_JSON.values(), ids=WRONG_JSON)
-def test_a_wrong_sharegpt_file_is_refused_with_its_place(tmp_path: Path, text: str, where: str, reason: str) -> None:
-    file = write(tmp_path, "s.json", text)
+GOOD = '[\n{"conversations": []},\n'
+WRONG = {
+    "cut off": ("jsonl", '{"input": "a"}\n{"input": "b', ", line 2", "data was truncated"),
+    "no text": ("jsonl", '{"input": "a"}\n\n{"reference": "b"}', ", line 3", "has no text"),
+    "a number for text": ("jsonl", '{"input": 1}', ", line 1", "got `int` - at `$.input`"),
+    "turns that are text": ("jsonl", '{"turns": "a"}', ", line 1", "got `str` - at `$.turns`"),
+    "an empty turn": ("jsonl", '{"turns": ["a", ""]}', ", line 1", "of length >= 1 - at `$.turns[1]`"),
+    "a list": ("jsonl", '["a"]', ", line 1", "Expected `object`, got `array`"),
+    "lines of lists without end": ("jsonl", "[" * 100_000, ", line 1", "is not the JSON that is wanted"),
+    "an empty line": ("jsonl", "\n", "", "holds no requests"),
+    "cut off inside an entry": ("sharegpt", GOOD + '{"conversations": [{"fro', "", "data was truncated"),
+    "nothing": ("sharegpt", "", "", "data was truncated"),
+    "more after the list": ("sharegpt", "[]\n\n[]", "", "trailing characters"),
+    "no list": ("sharegpt", '{"conversations": []}', "", "is not one JSON list"),
+    "no conversation at all": ("sharegpt", GOOD + "{}]", "", "no conversation with a question and an answer"),
+    "lists without end": ("sharegpt", "[" * 100_000, "", "is not one JSON list"),
+}
+
+
+@pytest.mark.parametrize(("kind", "text", "where", "reason"), WRONG.values(), ids=WRONG)
+def test_a_wrong_file_is_refused_with_its_place(tmp_path: Path, kind: str, text: str, where: str, reason: str) -> None:
+    file = write(tmp_path, "wrong", text)
     with pytest.raises(UserError) as caught:
-        prompts("--dataset-name", "sharegpt", "--dataset-path", file)
+        read(kind, file)
     assert str(caught.value).startswith(f"{file}{where}: ") and reason in str(caught.value)

@@ -85,9 +85,7 @@ def test_a_dry_run_goes_through_all_parts_and_says_so(tmp_path: Path, capsys: py
     assert len(found["copies"]["out_ms"]) == 3
 
 
-def test_a_part_that_fails_is_told_and_the_others_go_on(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_part_may_fail(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory")
 

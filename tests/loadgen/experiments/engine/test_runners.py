@@ -4,6 +4,7 @@ import itertools
 import random
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Any
 
 import pytest
 import torch
@@ -76,28 +77,24 @@ def test_a_step_reads_weights_and_the_live_k_and_v_once() -> None:
     assert floor.step(rows=2, input_len=20, output_len=10) == pytest.approx((500 + 2 * 25 * 10) / 1000)
 
 
-def network(*, tied: bool) -> LlamaForCausalLM:
-    config = LlamaConfig(vocab_size=50, hidden_size=8, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2)
-    config.tie_word_embeddings = tied
+def network(vocab: int, hidden: int, wide: int, *, tied: bool = False) -> LlamaForCausalLM:
+    others: dict[str, Any] = {"num_hidden_layers": 1, "num_attention_heads": 2, "tie_word_embeddings": tied}
+    config = LlamaConfig(vocab_size=vocab, hidden_size=hidden, intermediate_size=wide, **others)
     return LlamaForCausalLM(config)
 
 
 def test_a_table_that_is_only_looked_up_is_not_read() -> None:
     table = 50 * 8 * 4
-    tied, untied = network(tied=True), network(tied=False)
+    tied, untied = (network(50, 8, 16, tied=tied) for tied in (True, False))
     assert sum(weight.nbytes for weight in untied.parameters()) == weight_bytes(untied) + table
     assert weight_bytes(tied) == weight_bytes(untied) == sum(weight.nbytes for weight in tied.parameters())
 
 
 @pytest.mark.parametrize(("quantization", "size"), [("none", 4.0), ("float16", 2.0), ("int8", 1.0 + 2 / 32)])
 def test_weights_count_as_they_are_kept(quantization: str, size: float) -> None:
-    config = LlamaConfig(
-        vocab_size=64, hidden_size=32, intermediate_size=32, num_hidden_layers=1, num_attention_heads=2
-    )
-    network = LlamaForCausalLM(config).requires_grad_(False)
-    norms = 3 * 32 * 4
-    pack(network, Quantization(quantization))
-    assert weight_bytes(network) == (7 * 32 * 32 + 64 * 32) * size + norms
+    packed, norms = network(64, 32, 32).requires_grad_(False), 3 * 32 * 4
+    pack(packed, Quantization(quantization))
+    assert weight_bytes(packed) == (7 * 32 * 32 + 64 * 32) * size + norms
 
 
 def test_bandwidth_is_the_best_of_what_was_timed() -> None:

@@ -69,9 +69,7 @@ def test_published_figures_are_as_printed() -> None:
     """Typed from the texts once more."""
     assert all(FIGURES[row[2]][2] for name in PUBLISHED for row in PUBLISHED[name] if len(row) == 6)
     ends = {name: [number for row in PUBLISHED[name] for number in row[3:5]] for name in ("scls-hf", "scls-ds")}
-    assert ends["scls-hf"] == [
-        *(232.3, 315.8, 82.4, 84.9, 79.8, 81.0, 61.6, 171.0, 78.4, 88.3, 74.6, 85.8, 100.3, 226.1)
-    ]
+    assert ends["scls-hf"] == [232.3, 315.8, 82.4, 84.9, 79.8, 81.0, 61.6, 171.0, 78.4, 88.3, 74.6, 85.8, 100.3, 226.1]
     assert ends["scls-ds"] == [82.5, 191.9, 80.8, 91.1, 76.6, 88.9, 61.6, 171.0, 78.4, 88.3, 74.6, 85.8, 43.2, 86.1]
     over = {old: [*row[2:5]] for row in PUBLISHED["magnus-main"] for old in [row[1]] if row[2] == "mean"}
     assert over == {"vsq": ["mean", 80.4, 89.7], "ccb": ["mean", 60.3, 73.5]}
@@ -83,10 +81,8 @@ def test_published_figures_are_as_printed() -> None:
 
 def write_tasks(folder: Path) -> Path:
     """Two tasks: one whose answers are half as long as the input, and one of comments, which asks for the code."""
-    words = "word " * 400
-    translations = [
-        {"instruction": "Translate.", "input": words[: 40 * n], "reference": words[: 20 * n]} for n in range(1, 9)
-    ]
+    words, sizes = "word " * 400, range(40, 321, 40)
+    translations = [{"instruction": "Translate.", "input": words[:n], "reference": words[: n // 2]} for n in sizes]
     ask = "Add a comment and output the commented code."
     comments = [{"instruction": ask, "input": "abcd" * (50 + n), "reference": "abcd" * (n % 2 + 1)} for n in range(5)]
     (folder / "mt_x.jsonl").write_text("\n".join(json.dumps(one) for one in translations))

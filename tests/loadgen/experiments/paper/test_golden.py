@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from server.cli.main import main
+from tests.loadgen.workload.args import write_trace
 
 GOLDEN = Path(__file__).with_name("golden")
 CELLS = {
@@ -25,11 +26,9 @@ CELLS = {
 
 def measure(paper: str, folder: Path) -> Any:
     """The runs and rows of a paper's cells; Magnus's on a trace, since its tasks are texts of this Python's library."""
-    file, trace = folder / "result.json", folder / "trace.csv"
-    times = [f"2023-11-16 18:{number // 60:02}:{number % 60:02}" for number in range(60)]
-    lines = [f"{time},{20 + 7 * number},{5 + number * number % 97 * 4}" for number, time in enumerate(times)]
-    trace.write_text("\n".join(["TIMESTAMP,ContextTokens,GeneratedTokens", *lines]))
-    flags = ["--trace", str(trace)] if paper == "magnus" else []
+    file = folder / "result.json"
+    rows = (f"2023-11-16 18:00:{number:02},{20 + 7 * number},{5 + number**2 % 97 * 4}" for number in range(60))
+    flags = ["--trace", write_trace(folder / "trace.csv", rows)] if paper == "magnus" else []
     assert main(["paper", paper, *CELLS[paper].split(), *flags, "--save-result", str(file)]) == 0
     document = json.loads(file.read_text())
     return {name: {part: one[part] for part in ("runs", "rows")} for name, one in document["experiments"].items()}

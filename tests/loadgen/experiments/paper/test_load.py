@@ -7,18 +7,10 @@ import numpy as np
 import pytest
 
 from loadgen.experiments.paper import load
-from loadgen.experiments.paper.load import (
-    LONGEST,
-    PaperLoad,
-    Pool,
-    chat_pool,
-    sigma_for_accuracy,
-    sigma_for_rmse,
-    task_pool,
-    trace_pool,
-)
+from loadgen.experiments.paper.load import PaperLoad, Pool, chat_pool, task_pool, trace_pool
 from loadgen.workload.lengths import RequestLengths
 from models.errors import UserError
+from tests.loadgen.workload.args import write_trace
 
 POOL = Pool(tuple(RequestLengths(0.0, place + 1, 1) for place in range(10)), "ten")
 
@@ -58,19 +50,15 @@ def test_a_trace_shorter_than_the_load_begins_again_after_its_end() -> None:
     """Its times began at 0 again, so that requests came in another order than they were asked for."""
     pool = Pool(tuple(RequestLengths(float(time), 1, 1) for time in (0, 1, 4)), "three")
     made = PaperLoad(rate=1.0, count=5, own_times=True).requests(pool)
-    assert [one.arrival for one in made] == pytest.approx([5 * time / 7 for time in (0, 1, 4, 6, 7)]), (
-        "a gap of 2 between"
-    )
+    assert [one.arrival for one in made] == pytest.approx([5 * time / 7 for time in (0, 1, 4, 6, 7)]), "a gap of 2"
     once = Pool(POOL.lengths[:1], "one request, so that there is no time to stretch")
     assert {one.arrival for one in PaperLoad(rate=1.0, count=3, own_times=True).requests(once)} == {0.0}
 
 
 def test_of_a_huge_trace_the_first_requests_are_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(load, "MOST", 2)
-    file = tmp_path / "huge.csv"
-    rows = [f"2023-11-16 18:00:0{second},{second + 1},1" for second in (3, 1, 2)]
-    file.write_text("\n".join(["TIMESTAMP,ContextTokens,GeneratedTokens", *rows]))
-    pool = trace_pool(file)
+    rows = (f"2023-11-16 18:00:0{second},{second + 1},1" for second in (3, 1, 2))
+    pool = trace_pool(Path(write_trace(tmp_path / "huge.csv", rows)))
     assert [one.input_length for one in pool.lengths] == [2, 3] and "the first 2 lengths of the trace" in pool.source
 
 
@@ -79,15 +67,14 @@ def test_drawn_lengths_have_their_shape() -> None:
     assert chat_pool(seed=1, count=5000) == pool != chat_pool(seed=2, count=5000)
     logs = np.log([one.output_length for one in pool.lengths])
     assert np.median(logs) == pytest.approx(5.019, abs=0.05)
-    assert max(one.input_length for one in pool.lengths) == LONGEST
+    assert max(one.input_length for one in pool.lengths) == load.LONGEST
     assert min(one.output_length for one in pool.lengths) >= 1
     assert "drawn" in pool.source and max(one.output_length for one in chat_pool(1, 512, 5000).lengths) == 512
 
 
 def test_a_trace_is_clipped(tmp_path: Path) -> None:
-    file = tmp_path / "some.csv"
-    file.write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:00:00,5000,700\n2023-11-16 18:00:01,3,2\n")
-    pool = trace_pool(file, 512)
+    rows = ("2023-11-16 18:00:00,5000,700", "2023-11-16 18:00:01,3,2")
+    pool = trace_pool(Path(write_trace(tmp_path / "some.csv", rows)), 512)
     assert [(one.input_length, one.output_length) for one in pool.lengths] == [(1024, 512), (3, 2)]
     assert "some.csv" in pool.source
     with pytest.raises(UserError):
@@ -97,7 +84,7 @@ def test_a_trace_is_clipped(tmp_path: Path) -> None:
 def test_tasks_need_no_file() -> None:
     pool = task_pool(seed=0, count=16)
     assert len(pool.lengths) == 16 and "built-in" in pool.source
-    assert all(1 <= one.input_length <= LONGEST and 1 <= one.output_length <= LONGEST for one in pool.lengths)
+    assert all(1 <= one.input_length <= load.LONGEST and 1 <= one.output_length <= load.LONGEST for one in pool.lengths)
 
 
 def test_the_error_of_predictions_is_the_one_asked_for() -> None:
@@ -105,17 +92,17 @@ def test_the_error_of_predictions_is_the_one_asked_for() -> None:
     with the mean's factor, times n²; solved here for σ = 0.1."""
     sigma = 0.1
     square = np.exp(3 * sigma**2) - 2 * np.exp(sigma**2) + 1
-    found = sigma_for_rmse([200] * 20_000, 200 * float(np.sqrt(square)))
+    found = load.sigma_for_rmse([200] * 20_000, 200 * float(np.sqrt(square)))
     assert found == pytest.approx(sigma, rel=0.01)
 
 
 def test_classes_are_told_apart_as_well_as_asked_for() -> None:
     lengths = [one.output_length for one in chat_pool(0, 512, 4000).lengths]
-    sigmas = [sigma_for_accuracy(lengths, (0.25, 0.5, 0.75, 0.99), accuracy) for accuracy in (0.9, 0.615, 0.4)]
+    sigmas = [load.sigma_for_accuracy(lengths, (0.25, 0.5, 0.75, 0.99), accuracy) for accuracy in (0.9, 0.615, 0.4)]
     assert sigmas == sorted(sigmas) and 0.2 < sigmas[1] < 1.0
 
 
 def test_lengths_that_hardly_differ_have_no_such_accuracy() -> None:
     """A sigma of 4 came out of it, with predictions a thousand times too long, and nothing was said."""
     with pytest.raises(UserError, match=r"61\.5% .* too many are of one length"):
-        sigma_for_accuracy([100] * 300, (0.25, 0.5, 0.75, 0.99), 0.615)
+        load.sigma_for_accuracy([100] * 300, (0.25, 0.5, 0.75, 0.99), 0.615)

@@ -1,7 +1,7 @@
 """`lengthwise paper` from its flags to the tables and the file, on a small share of each paper's size."""
 
-import argparse
 import json
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -10,28 +10,19 @@ from loadgen.experiments.commands import add_commands
 from loadgen.experiments.paper.row import PUBLISHED
 from loadgen.experiments.paper.run import PAPERS
 from loadgen.experiments.paper.trial import Figures, TrialPoint, TrialStage
-from server.cli.main import run_command
+from tests.loadgen.workload.args import write_trace
+from tests.server.cli.commands.runner import run_command
 
+run = partial(run_command, add_commands, "paper")
 MAGNUS = ("--scale", "0.14", "--duration", "4", "--rates", "2,4", "--experiments", "main,ablation")
-
-
-def parse(*flags: str) -> argparse.Namespace:
-    parser = argparse.ArgumentParser()
-    add_commands(parser.add_subparsers())
-    return parser.parse_args(["paper", *flags])
-
-
-def small_trace(folder: Path) -> str:
-    file = folder / "trace.csv"
-    lines = [f"2023-11-16 18:{number // 60:02}:{number % 60:02},{20 + 7 * number},{5 + number}" for number in range(60)]
-    file.write_text("\n".join(["TIMESTAMP,ContextTokens,GeneratedTokens", *lines]) + "\n")
-    return str(file)
 
 
 def test_rows_stand_beside_what_is_published(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "result.json"
-    flags = ("--scale", "0.05", "--duration", "2", "--rates", "4", "--trace", small_trace(tmp_path))
-    assert run_command(parse("ssjf", *flags, "--save-result", str(file))) == 0
+    rows = (f"2023-11-16 18:00:{number:02},{20 + 7 * number},{5 + number}" for number in range(60))
+    trace = write_trace(tmp_path / "trace.csv", rows)
+    flags = ("--scale", "0.05", "--duration", "2", "--rates", "4", "--trace", trace)
+    assert run("ssjf", *flags, "--save-result", str(file)) == 0
     shown = capsys.readouterr().out
     assert "measured" in shown and "published" in shown and "requests: " in shown
     assert shown.index("It takes some ") < shown.index("measured")
@@ -45,8 +36,7 @@ def test_rows_stand_beside_what_is_published(tmp_path: Path, capsys: pytest.Capt
 @pytest.mark.parametrize(("scale", "fewest"), [("0.02", "1 request"), ("0.5", "15 requests"), ("1", None)])
 def test_few_are_told(scale: str, fewest: str | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "result.json"
-    args = parse("baton", "--experiments", "table-2", "--scale", scale, "--save-result", str(file))
-    assert run_command(args) == 0
+    assert run("baton", "--experiments", "table-2", "--scale", scale, "--save-result", file) == 0
     warning = json.loads(file.read_text())["experiments"]["table-2"]["warning"]
     if fewest is None:
         assert warning is None and "Warning" not in capsys.readouterr().out
@@ -59,7 +49,7 @@ def test_a_page_draws_what_is_swept_in_bands_over_seeds_beside_the_published(tmp
     """Batch sizes have claims only, and so no plot; the tables have the rows of both seeds."""
     page = tmp_path / "page.html"
     flags = ("--experiments", "rates,sizes", "--rates", "2,4", "--scale", "0.05", "--seeds", "2")
-    assert run_command(parse("ssjf", *flags, "--report", str(page))) == 0
+    assert run("ssjf", *flags, "--report", str(page)) == 0
     text = page.read_text()
     assert text.count("<svg") == 12 and text.count("measured, run 2") == 2
     assert 'aria-label="SSJF: rates, Figs. 4 and 6: ssjf-none: mean JCT less by"' in text
@@ -71,7 +61,7 @@ def test_task_files_are_what_magnus_serves(tmp_path: Path, capsys: pytest.Captur
     (tmp_path / "mt_en_fr.jsonl").write_text("\n".join(json.dumps(one) for one in lines))
     file = tmp_path / "result.json"
     flags = ("--tasks", str(tmp_path), "--experiments", "main,correlations", "--rates", "3", "--duration", "4")
-    assert run_command(parse("magnus", *flags, "--scale", "0.14", "--save-result", str(file))) == 0
+    assert run("magnus", *flags, "--scale", "0.14", "--save-result", str(file)) == 0
     assert "the task files mt_en_fr, 40 requests of each" in " ".join(capsys.readouterr().out.split())
     made = json.loads(file.read_text())["experiments"]
     assert made["main"]["runs"] and made["correlations"]["rows"][0]["measured"]["MT"] == pytest.approx(1.0, abs=0.01)
@@ -86,7 +76,7 @@ def test_ctrl_c_keeps_both(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caps
         return play(self, name, point)
 
     monkeypatch.setattr(TrialStage, "play", until)
-    assert run_command(parse("magnus", *MAGNUS, "--save-result", str(file))) == 130
+    assert run("magnus", *MAGNUS, "--save-result", str(file)) == 130
     document = json.loads(file.read_text())
     assert document["interrupted"] and list(document["experiments"]) == ["main"]
     strategies = [run["strategy"] for run in document["experiments"]["main"]["runs"]]
