@@ -2,8 +2,10 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 import pytest
@@ -16,7 +18,7 @@ from server.http.front import Front
 from server.keys import Keyring
 from tests.browser import CHROMIUM, Page, opened_page
 from tests.server.dashboard.test_feed import Theatre
-from tests.server.live import Live, live_server
+from tests.server.live import live_server
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium, as Debian's package `chromium`")
 
@@ -34,14 +36,20 @@ DECODING = """(() => {
 """How many pixels of the timeline have the colour of decode."""
 
 
-@pytest.fixture
-async def page(browser: str, live_url: str) -> AsyncIterator[Page]:
-    """The dashboard, connected; whatever its console complains of fails the test."""
+@asynccontextmanager
+async def connected(browser: str, url: str, until: str = LIVE) -> AsyncIterator[Page]:
+    """The dashboard; whatever its console complains of fails the test."""
     async with opened_page(browser) as page:
-        await page.open(live_url)
-        await page.until(LIVE)
+        await page.open(url)
+        await page.until(until)
         yield page
         assert page.problems == []
+
+
+@pytest.fixture
+async def page(browser: str, live_url: str) -> AsyncIterator[Page]:
+    async with connected(browser, live_url) as page:
+        yield page
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,25 +57,20 @@ class Played:
     """A page before a server whose answers and rows the test plays."""
 
     page: Page
-    live: Live
     theatre: Theatre
 
 
 @pytest.fixture
 async def played(browser: str) -> AsyncIterator[Played]:
     theatre = Theatre("fake")
-    async with live_server(feed=theatre.feed) as live, opened_page(browser) as page:
-        await page.open(live.url)
-        await page.until(LIVE)
-        yield Played(page, live, theatre)
-        assert page.problems == []
+    async with live_server(feed=theatre.feed) as live, connected(browser, live.url) as page:
+        yield Played(page, theatre)
 
 
 async def test_it_names_what_serves(page: Page) -> None:
-    assert await page.value("document.getElementById('model').textContent") == "tiny"
-    assert await page.value("document.getElementById('strategy').textContent") == "baton-pd"
-    assert await page.value("document.title") == "tiny · Lengthwise"
-    assert await page.value("document.querySelector('.executor h3').textContent") == "Executor 0 · cpu"
+    names = ["#model", "#strategy", "title", ".executor h3"]
+    told = await page.value(f"{names}.map((one) => document.querySelector(one).textContent)")
+    assert told == ["tiny", "baton-pd", "tiny · Lengthwise", "Executor 0 · cpu"]
 
 
 async def test_rows_appear_while_requests_stream(page: Page, live_url: str) -> None:
@@ -93,40 +96,37 @@ async def test_rows_are_also_told_in_words(played: Played) -> None:
     await page.until(f"{cells} === 'decode,decode'")
     await page.until("document.querySelectorAll('#queue tbody tr').length === 1")
     assert "≈ 1.5 s" in await page.value("document.getElementById('queue').textContent")
-    await page.until(
-        "document.querySelector('.lanes canvas').getAttribute('aria-label').includes('2 sequences decode')"
-    )
+    label = "document.querySelector('.lanes canvas').getAttribute('aria-label')"
+    await page.until(f"{label}.includes('2 sequences decode')")
 
 
 async def test_a_request_of_the_queue_is_told_why_it_waits(browser: str) -> None:
     feed = Feed()
-    async with live_server(feed=feed) as live, opened_page(browser) as page:
+    waiting, calls = "document.querySelectorAll('#queue tbody button').length === 2", list[asyncio.Task[Any]]()
+    async with live_server(feed=feed) as live:
         dispatcher = live.dispatcher
         feed.show(DashboardState(dispatcher, "fake", "baton-pd", 256))
         dispatcher.pause = 0
         dispatcher.waits.wait = lambda request: 1.25  # type: ignore[method-assign]
-        calls = []
-        for waiting in (1, 2):
+        for number in (1, 2):
             calls.append(asyncio.create_task(live.chat()))
-            await dispatcher.until(lambda: len(dispatcher.submitted) == waiting)  # noqa: B023
-        await page.open(live.url)
-        await page.until("document.querySelectorAll('#queue tbody button').length === 2")
-        await page.value("[...document.querySelectorAll('#queue tbody button')].at(-1).focus()")
-        await page.press("Enter")
-        await page.until("document.getElementById('why').open")
-        row = dispatcher.submitted[1].row_id
-        assert await page.value("document.getElementById('why-title').textContent") == f"Why request {row} waits"
-        lines = await page.value("[...document.querySelectorAll('#why li')].map((one) => one.textContent)")
-        (own,) = [one.removeprefix("Its id: ") for one in lines if one.startswith("Its id: ")]
-        assert lines[0] == "1 ahead by baton-pd: 1 came earlier."
-        assert lines[1].startswith("Of the same caller: chatcmpl-") and own not in lines[1]
-        assert lines[2:4] == [
-            "It starts in about 1.3 s, if none comes that goes first.",
-            "None that comes later goes first, but for better priority or a deadline.",
-        ]
+            await dispatcher.until(lambda: len(dispatcher.submitted) == number)  # noqa: B023
+        async with connected(browser, live.url, waiting) as page:
+            await page.value("[...document.querySelectorAll('#queue tbody button')].at(-1).focus()")
+            await page.press("Enter")
+            await page.until("document.getElementById('why').open")
+            row = dispatcher.submitted[1].row_id
+            assert await page.value("document.getElementById('why-title').textContent") == f"Why request {row} waits"
+            lines = await page.value("[...document.querySelectorAll('#why li')].map((one) => one.textContent)")
+            (own,) = [one.removeprefix("Its id: ") for one in lines if one.startswith("Its id: ")]
+            assert lines[0] == "1 ahead by baton-pd: 1 came earlier."
+            assert lines[1].startswith("Of the same caller: chatcmpl-") and own not in lines[1]
+            assert lines[2:4] == [
+                "It starts in about 1.3 s, if none comes that goes first.",
+                "None that comes later goes first, but for better priority or a deadline.",
+            ]
         dispatcher.release()
         assert (await asyncio.gather(*calls))[1]["id"] == own
-        assert page.problems == []
 
 
 async def test_a_page_that_is_opened_sees_what_has_been(browser: str) -> None:
@@ -137,13 +137,10 @@ async def test_a_page_that_is_opened_sees_what_has_been(browser: str) -> None:
     theatre.step(row, begun=(row,))
     for _ in range(8):
         theatre.step(row)
-    async with live_server(feed=theatre.feed) as live, opened_page(browser) as page:
-        await page.open(live.url)
-        await page.until(LIVE)
+    async with live_server(feed=theatre.feed) as live, connected(browser, live.url) as page:
         await page.until(f"{DECODING} > 1000")
         line = "(() => { const c = document.getElementById('speed-line'); return c.getContext('2d').getImageData("
         await page.until(f"{line}0, 0, c.width, c.height - 2).data.some((one) => one); }})()")
-        assert page.problems == []
 
 
 async def test_only_clients_with_something_to_tell_are_listed(played: Played) -> None:
@@ -167,13 +164,9 @@ async def test_the_queue_is_shown_in_the_order_in_which_it_is_served(played: Pla
     theatre.dispatcher.waits.wait = lambda request: float(theatre.dispatcher.waits.place(request) or 0)  # type: ignore[method-assign]
     late, early = theatre.submit(), theatre.submit(priority=-1)
     await page.until("document.querySelectorAll('#queue tbody tr').length === 2")
-    lines = (
-        "[...document.querySelectorAll('#queue tbody tr')].map((row) => [0, 1, 5].map((i) => row.cells[i].textContent))"
-    )
-    assert await page.value(lines) == [
-        [f"{early.row_id} · priority -1", "1", "≈ 0 ms"],
-        [f"{late.row_id}", "2", "≈ 1.0 s"],
-    ]
+    rows = "[...document.querySelectorAll('#queue tbody tr')]"
+    lines = await page.value(f"{rows}.map((row) => [0, 1, 5].map((i) => row.cells[i].textContent))")
+    assert lines == [[f"{early.row_id} · priority -1", "1", "≈ 0 ms"], [f"{late.row_id}", "2", "≈ 1.0 s"]]
     note = await page.value("document.getElementById('queue-note').textContent")
     assert note == "2 waiting, sorted by baton-pd; click an ID for why it waits"
 
@@ -188,9 +181,8 @@ async def test_predictions_are_judged_by_answers_that_could_show_them_wrong(play
         theatre.dispatcher.dispatch()
         theatre.step(request.row_id, begun=(request.row_id,))
         theatre.step(request.row_id, end=reason)
-    await page.until(
-        "document.getElementById('lengths-note').textContent === '2 predicted: 100 % within a factor of 2'"
-    )
+    note = "document.getElementById('lengths-note').textContent"
+    await page.until(f"{note} === '2 predicted: 100 % within a factor of 2'")
 
 
 async def test_figures_agree_with_the_pictures(played: Played) -> None:

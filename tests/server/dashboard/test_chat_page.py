@@ -77,9 +77,21 @@ async def talk(page: Page, text: str) -> None:
     await page.until(ENDED)
 
 
+async def retry(page: Page) -> None:
+    """Ask again, and wait for the end of the answer."""
+    await page.until("document.getElementById('retry')?.disabled === false")
+    await page.value("document.getElementById('retry').click()")
+    await page.until(ENDED)
+
+
 async def set_field(page: Page, name: str, value: str) -> None:
     field = f"document.querySelector('#settings [name={name}]')"
     await page.value(f"{field}.value = {json.dumps(value)}; {field}.dispatchEvent(new Event('change'))")
+
+
+def forgive(page: Page, status: str) -> None:
+    """A status of which the browser itself complains."""
+    page.problems[:] = [one for one in page.problems if status not in one]
 
 
 async def render(page: Page, text: str) -> str:
@@ -167,8 +179,7 @@ async def test_two_answers_stand_side_by_side_and_one_is_kept(page: Page, live: 
     live.dispatcher.script = lambda row: say(f"at {row.sampling.temperature}", row)
     await send(page, "Hi")
     await page.until(f"{ENDED} && document.querySelectorAll('.keep').length === 2")
-    told = await page.value("document.getElementById('note').textContent")
-    assert told.count(" in all") == 2
+    assert (await page.value("document.getElementById('note').textContent")).count(" in all") == 2
     left, right = await page.value("[...document.querySelectorAll('.pair .turn')].map((one) => one.offsetLeft)")
     assert left != right
     hot = "[...document.querySelectorAll('.turn')].find((one) => one.textContent.startsWith('at 1.5'))"
@@ -177,8 +188,8 @@ async def test_two_answers_stand_side_by_side_and_one_is_kept(page: Page, live: 
     await page.until(f"{ENDED} && document.querySelectorAll('.pair').length === 2")
     prompts = {bytes(request.prompt).decode() for request in live.dispatcher.submitted[2:]}
     assert prompts == {"user:Hi\nassistant:at 1.5\nuser:More\nassistant:"}
-    await page.value("document.getElementById('retry').click()")
-    await page.until(f"{ENDED} && document.querySelectorAll('.keep').length === 2")
+    await retry(page)
+    await page.until("document.querySelectorAll('.keep').length === 2")
     assert len(live.dispatcher.submitted) == 6
     assert await page.value("document.querySelectorAll('.pair').length") == 2
 
@@ -191,9 +202,7 @@ async def test_an_answer_can_be_stopped_and_asked_for_again(page: Page, live: Li
     await page.until("document.getElementById('note').textContent.startsWith('Stopped')")
     await live.dispatcher.until(lambda: bool(live.dispatcher.cancelled))
     live.dispatcher.pause = None
-    await page.until("!document.getElementById('retry').disabled")
-    await page.value("document.getElementById('retry').click()")
-    await page.until(ENDED)
+    await retry(page)
     assert await page.value(SAID) == ["Hi", ANSWER]
     assert prompt_of(live) == "user:Hi\nassistant:"
 
@@ -209,19 +218,20 @@ async def test_the_place_in_the_queue_is_told(page: Page, live: Live) -> None:
 
 async def test_a_refusal_is_told_and_not_remembered_as_an_answer(page: Page, live: Live) -> None:
     """Its reason was gone with the page, and the message with both, unless somebody had copied it."""
+    refused = "document.querySelector('.turn.failed')?.textContent.includes('context holds 4096 tokens')"
     await send(page, "x" * 5000)
-    await page.until("document.querySelector('.turn.failed')?.textContent.includes('context holds 4096 tokens')")
+    await page.until(refused)
     assert await page.value("JSON.parse(localStorage.getItem('lengthwise-chat')).turns.length") == 1
     for _ in range(2):  # before and after the page is loaded again
         assert await page.value(BOX) == "x" * 5000
         assert (await page.value(SAID))[0] == "x" * 5000
         await page.go(f"{live.url}/chat")
-        await page.until("document.querySelector('.turn.failed')?.textContent.includes('context holds 4096 tokens')")
+        await page.until(refused)
     await talk(page, "Hi")
     await page.go(f"{live.url}/chat")
     await page.until(f"{SAID}.length === 2")
     assert (await page.value(SAID), await page.value(BOX)) == (["Hi", ANSWER], "")
-    page.problems[:] = [one for one in page.problems if "400" not in one]  # the browser itself logs that status
+    forgive(page, "400")
 
 
 async def test_why_an_answer_broke_off_outlives_the_page_and_the_next_answer_ends_it(page: Page, live: Live) -> None:
@@ -232,9 +242,7 @@ async def test_why_an_answer_broke_off_outlives_the_page_and_the_next_answer_end
         assert await page.value(BOX) == ""
         await page.go(f"{live.url}/chat")
     live.dispatcher.script = answer
-    await page.until("document.getElementById('retry')?.disabled === false")
-    await page.value("document.getElementById('retry').click()")
-    await page.until(ENDED)
+    await retry(page)
     assert await page.value("JSON.parse(localStorage.getItem('lengthwise-chat')).refused") == ""
 
 
@@ -243,11 +251,9 @@ async def test_a_message_that_is_asked_again_leaves_the_box(page: Page, live: Li
     await send(page, "Hi")
     await page.until(f"document.querySelector('.turn.failed') && {BOX} === 'Hi'")
     live.dispatcher._draining = False
-    await page.until("!document.getElementById('retry').disabled")
-    await page.value("document.getElementById('retry').click()")
-    await page.until(ENDED)
+    await retry(page)
     assert await page.value(BOX) == ""
-    page.problems[:] = [one for one in page.problems if "503" not in one]
+    forgive(page, "503")
 
 
 async def test_what_was_refused_is_replaced_by_the_next_message(page: Page, live: Live) -> None:
@@ -269,7 +275,7 @@ async def test_what_was_refused_is_replaced_by_the_next_message(page: Page, live
     await talk(page, "night")
     turns = await page.value("JSON.parse(localStorage.getItem('lengthwise-chat')).turns")
     assert [turn["content"] for turn in turns] == ["When?", "", "noon", "night", ANSWER]
-    page.problems[:] = [one for one in page.problems if "400" not in one]
+    forgive(page, "400")
 
 
 async def test_markdown_becomes_nodes_and_markup_of_the_model_stays_text(page: Page, live: Live) -> None:
@@ -309,17 +315,15 @@ async def test_a_key_is_asked_for_when_the_server_wants_one(browser: str) -> Non
         await page.until("document.getElementById('key').open")
         await page.type("a-key-of-this-server")
         await page.press("Enter")
-        await page.until("!document.getElementById('key').open && !document.getElementById('retry').disabled")
-        await page.value("document.getElementById('retry').click()")
-        await page.until(ENDED)
+        await page.until("!document.getElementById('key').open")
+        await retry(page)
 
 
 async def test_on_a_phone_the_button_is_beside_the_input(page: Page) -> None:
     """It stood alone on a line of its own."""
     await page.resize(390, 800)
     await page.until("document.documentElement.clientWidth === 390")
-    box = "document.getElementById('%s').getBoundingClientRect()"
-    prompt, button = box % "prompt", box % "send"
+    prompt, button = (f"document.getElementById('{one}').getBoundingClientRect()" for one in ("prompt", "send"))
     assert await page.value(f"{button}.left >= {prompt}.right && {button}.bottom <= {prompt}.bottom + 1")
     assert await page.value("document.documentElement.scrollWidth") == 390
 

@@ -50,11 +50,12 @@ class Theatre:
         return one
 
     @asynccontextmanager
-    async def watched(self) -> AsyncIterator[AsyncIterator[bytes]]:
-        """What follows the first frame."""
+    async def viewed(self) -> AsyncIterator[tuple[Any, AsyncIterator[Any]]]:
+        """What somebody gets who looks: the first frame, and the snapshots."""
         async with aclosing(self.feed.frames()) as frames:
-            await anext(frames)
-            yield frames
+            name, hello = parsed(await anext(frames))
+            assert name == "hello"
+            yield hello, (parsed(frame)[1] async for frame in frames)
 
     def receive(self, report: Report) -> None:
         self.feed.receive(report)
@@ -84,15 +85,14 @@ def theatre() -> Theatre:
 async def test_a_viewer_is_told_what_serves_and_then_what_happens(theatre: Theatre) -> None:
     first, second, third = theatre.submit(6.4), theatre.submit(), theatre.submit()
     theatre.dispatcher.dispatch()
-    async with aclosing(theatre.feed.frames()) as frames:
-        name, hello = parsed(await anext(frames))
-        assert (name, hello["model"], hello["strategy"]) == ("hello", "m", "baton-pd")
+    async with theatre.viewed() as (hello, ticks):
+        assert (hello["model"], hello["strategy"]) == ("m", "baton-pd")
         room = {"max_rows": 2, "capacity_tokens": 1000, "context_length": 500}
         assert hello["devices"] == [{"index": 0, "device": "cpu", **room}]
         theatre.step(first.row_id, begun=(first.row_id,))
         theatre.clock.time += 1.0
-        name, tick = parsed(await anext(frames))
-    assert (name, tick["t"], tick["waiting"], tick["running"]) == ("tick", 2.0, 2, 1)
+        tick = await anext(ticks)
+    assert (tick["t"], tick["waiting"], tick["running"]) == (2.0, 2, 1)
     row = [0, first.row_id, Stage.DECODE, 4, 1, 6]
     expected = {"rows": [row], "batch": 1, "window": 6, "columns": 50, "capacity": 200, "step_ms": 250.0}
     assert tick["executors"] == [{"index": 0, "alive": True, "staged": 0, **expected}]
@@ -110,9 +110,8 @@ async def test_what_was_sent_to_executors_leaves_room_for_those_that_have_a_plac
     for _ in range(12):
         theatre.submit()
     theatre.dispatcher.dispatch()
-    async with aclosing(theatre.feed.frames()) as frames:
-        await anext(frames)
-        _, tick = parsed(await anext(frames))
+    async with theatre.viewed() as (_, ticks):
+        tick = await anext(ticks)
     assert tick["waiting"] == 12
     assert [executor for *_, executor in tick["queue"]] == [0] * MOST_SENT + [None] * 3
 
@@ -122,53 +121,46 @@ async def test_clients_are_told_apart_once_there_are_two(theatre: Theatre) -> No
     second.client = "user-1"
     theatre.submit().client = "user-2"
     theatre.dispatcher.dispatch()
-    async with theatre.watched() as frames:
+    async with theatre.viewed() as (_, ticks):
         theatre.step(first.row_id, begun=(first.row_id,))
-        _, tick = parsed(await anext(frames))
-        assert {name: tuple(rest) for name, *rest in tick["clients"]} == {
-            "": (0, 1, 4 + 2),
-            "user-1": (1, 0, 0),
-            "user-2": (1, 0, 0),
-        }
+        told = {name: rest for name, *rest in (await anext(ticks))["clients"]}
+        assert told == {"": [0, 1, 4 + 2], "user-1": [1, 0, 0], "user-2": [1, 0, 0]}
         theatre.step(first.row_id, end=FinishReason.STOP)
-        _, tick = parsed(await anext(frames))
+        tick = await anext(ticks)
         assert ["", 0, 0, 4 + 2 * 2] in tick["clients"]
         assert tick["order"] is None
 
 
 async def test_answers_are_told_once_and_to_newcomers_again(theatre: Theatre) -> None:
     one = theatre.send(3.0)
-    async with theatre.watched() as frames:
+    async with theatre.viewed() as (_, ticks):
         theatre.step(one.row_id, begun=(one.row_id,))
         theatre.step(one.row_id, end=FinishReason.STOP)
         ended = [2.0, 4, 2, 3, 0.75, 1.0, 2.0, None, None]
-        assert parsed(await anext(frames))[1]["ended"] == [ended]
-        assert parsed(await anext(frames))[1]["ended"] == []
-    async with aclosing(theatre.feed.frames()) as frames:
-        assert parsed(await anext(frames))[1]["ended"] == [ended]
+        assert [(await anext(ticks))["ended"] for _ in range(2)] == [[ended], []]
+    async with theatre.viewed() as (hello, _):
+        assert hello["ended"] == [ended]
 
 
 async def test_first_tokens_are_told_when_they_come(theatre: Theatre) -> None:
     one = theatre.send()
-    async with theatre.watched() as frames:
+    async with theatre.viewed() as (_, ticks):
         theatre.step(one.row_id, begun=(one.row_id,))
-        tick = parsed(await anext(frames))[1]
+        tick = await anext(ticks)
         assert (tick["first_tokens"], tick["ended"]) == ([[1.0, 1.0]], [])
         theatre.step(one.row_id)
-        assert parsed(await anext(frames))[1]["first_tokens"] == []
-    async with aclosing(theatre.feed.frames()) as frames:
-        assert parsed(await anext(frames))[1]["first_tokens"] == [[1.0, 1.0]]
+        assert (await anext(ticks))["first_tokens"] == []
+    async with theatre.viewed() as (hello, _):
+        assert hello["first_tokens"] == [[1.0, 1.0]]
 
 
 async def test_a_slow_reader_misses_snapshots_and_nothing_is_kept_for_it(theatre: Theatre) -> None:
-    async with aclosing(theatre.feed.frames()) as slow, aclosing(theatre.feed.frames()) as quick:
-        await anext(slow), await anext(quick)
-        for _ in range(5):
+    async with theatre.viewed() as (_, slow), theatre.viewed() as (_, quick):
+        for waiting in range(1, 6):
             theatre.submit()
-            latest = parsed(await anext(quick))[1]
-        assert latest["waiting"] == 5
+            assert (await anext(quick))["waiting"] == waiting
         theatre.clock.time = 9.0
-        assert parsed(await anext(slow))[1]["t"] == 9.0
+        assert (await anext(slow))["t"] == 9.0
 
 
 async def test_who_comes_later_gets_the_lanes_of_five_minutes_and_the_figures_of_the_last(theatre: Theatre) -> None:
@@ -182,43 +174,43 @@ async def test_who_comes_later_gets_the_lanes_of_five_minutes_and_the_figures_of
     theatre.step(one.row_id, end=FinishReason.STOP)
     two = theatre.send()
     theatre.step(two.row_id, begun=(two.row_id,))
-    async with aclosing(theatre.feed.frames()) as frames:
-        hello = parsed(await anext(frames))[1]
+    async with theatre.viewed() as (hello, ticks):
         assert hello["t"] == 313.0
         changes = [(row, stage, at) for at, _, _, row, stage, *_ in hello["changes"]]
         assert changes[-1] == (two.row_id, Stage.DECODE, 312.75)
         assert {(one.row_id, Stage.DECODE, 310.75), (one.row_id, Stage.GONE, 312.0)} < {*changes}
         assert (old.row_id, Stage.DECODE) not in {(row, stage) for row, stage, _ in changes}
         assert [moment["t"] for moment in hello["moments"]] == [311.0, 312.0, 313.0]
-        assert parsed(await anext(frames))[1]["changes"] == []
+        assert (await anext(ticks))["changes"] == []
 
 
 async def test_snapshots_are_made_only_while_somebody_looks(theatre: Theatre) -> None:
-    assert theatre.feed.viewers == 0
-    async with theatre.watched():
-        assert theatre.feed.viewers == 1
-        assert [task for task in asyncio.all_tasks() if task.get_name() == "dashboard"]
-    assert theatre.feed.viewers == 0
+    def looking() -> tuple[int, int]:
+        return theatre.feed.viewers, [task.get_name() for task in asyncio.all_tasks()].count("dashboard")
+
+    assert looking() == (0, 0)
+    async with theatre.viewed():
+        assert looking() == (1, 1)
     await asyncio.sleep(0)
-    assert not [task for task in asyncio.all_tasks() if task.get_name() == "dashboard"]
+    assert looking() == (0, 0)
 
 
 async def test_a_fault_of_the_feed_ends_it_and_nothing_else(theatre: Theatre, caplog: pytest.LogCaptureFixture) -> None:
-    async with theatre.watched() as frames:
+    async with theatre.viewed() as (_, ticks):
         theatre.feed.receive(ExecutorDied(99, "of which nobody has heard"))
         with pytest.raises(StopAsyncIteration):
-            await anext(frames)
+            await anext(ticks)
     assert "the dashboard lost track" in caplog.text
-    async with aclosing(theatre.feed.frames()) as frames:
-        assert [parsed(await anext(frames))[0] for _ in range(2)] == ["hello", "tick"]
+    async with theatre.viewed() as (_, ticks):
+        await anext(ticks)
 
 
 async def test_an_executor_that_died_leaves_no_row(theatre: Theatre) -> None:
     one = theatre.send()
-    async with theatre.watched() as frames:
+    async with theatre.viewed() as (_, ticks):
         theatre.step(one.row_id, begun=(one.row_id,))
         theatre.receive(ExecutorDied(0, "fire"))
-        tick = parsed(await anext(frames))[1]
+        tick = await anext(ticks)
     assert tick["executors"][0]["rows"] == [] and not tick["executors"][0]["alive"]
     assert tick["changes"][-1][2:5] == [0, one.row_id, Stage.GONE]
     assert tick["totals"]["failed"] == 1
@@ -227,7 +219,7 @@ async def test_an_executor_that_died_leaves_no_row(theatre: Theatre) -> None:
 async def test_only_so_many_may_look(theatre: Theatre) -> None:
     async with AsyncExitStack() as stack:
         for _ in range(MOST_VIEWERS):
-            await anext(await stack.enter_async_context(aclosing(theatre.feed.frames())))
+            await stack.enter_async_context(theatre.viewed())
         with pytest.raises(ApiError, match="dashboards are open already"):
             await anext(theatre.feed.frames())
 
