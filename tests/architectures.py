@@ -10,15 +10,8 @@ import transformers
 from transformers import PreTrainedModel
 
 SIZES: Mapping[str, Any] = {
-    "vocab_size": 320,
-    "hidden_size": 32,
-    "intermediate_size": 64,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "max_position_embeddings": 128,
-    "initializer_range": 0.4,
-    "bos_token_id": 1,
-    "eos_token_id": 2,
+    **{"vocab_size": 320, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4},
+    **{"max_position_embeddings": 128, "initializer_range": 0.4, "bos_token_id": 1, "eos_token_id": 2},
     "pad_token_id": 0,
 }
 GROUPED: Mapping[str, Any] = {**SIZES, "num_key_value_heads": 2}

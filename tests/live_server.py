@@ -6,9 +6,9 @@ import re
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from contextlib import contextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +16,9 @@ import uvloop
 
 from server.cli.main import build_parser
 from server.composition.app import open_service
-from server.config import ServeConfig
-from server.http.front import build_front
+from server.config import ServeConfig, load_config
+from server.http.front import OPEN, Front, build_front
+from server.http.service import Service
 from server.process.life import drain, listen
 from server.settings import read_settings
 
@@ -39,18 +40,28 @@ def words_of(folder: Path | str, *flags: str) -> list[str]:
 
 
 @contextmanager
-def serve(folder: Path | str, *flags: str) -> Iterator[str]:
-    """Yields the server's URL once its ready line is out; ends it with SIGTERM and checks that it ends well."""
-    command = [str(COMMAND), *words_of(folder, *flags)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+def started(
+    folder: Path | str, *flags: str, ends: int = 0, environment: Mapping[str, str] = os.environ
+) -> Iterator[tuple[str, subprocess.Popen[str]]]:
+    """Yields the URL and the process of a server once its ready line is out; a SIGTERM ends it, if nothing has before,
+    and it is checked how it `ends`."""
+    command, out = [str(COMMAND), *words_of(folder, *flags)], subprocess.PIPE
+    with subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT, text=True, env=environment) as process:
         assert process.stdout is not None
         try:
-            yield ready_url(process.stdout)
+            yield ready_url(process.stdout), process
         finally:
             process.terminate()
             # Reading to the end also keeps a chatty server from blocking on a full pipe.
             rest = process.stdout.read()
-    assert process.returncode == 0, rest
+    assert process.returncode == ends, rest
+
+
+@contextmanager
+def serve(folder: Path | str, *flags: str) -> Iterator[str]:
+    """Yields the URL of such a server."""
+    with started(folder, *flags) as (url, _):
+        yield url
 
 
 def ready_url(lines: Iterator[str]) -> str:
@@ -69,13 +80,11 @@ def serve_here(folder: Path | str, *flags: str) -> Iterator[str]:
     ready = Future[Any]()
 
     async def run() -> None:
-        with socket.create_server(("127.0.0.1", 0)) as port:
-            async with open_service(config) as service, listen(service, port, build_front(config, os.environ)):
-                over = asyncio.Event()
-                url = f"http://127.0.0.1:{port.getsockname()[1]}"
-                ready.set_result((url, asyncio.get_running_loop(), over))
-                await over.wait()
-                await drain(service, config.shutdown_timeout, asyncio.Event())
+        async with listening(open_service(config), build_front(config, os.environ)) as (service, url):
+            over = asyncio.Event()
+            ready.set_result((url, asyncio.get_running_loop(), over))
+            await over.wait()
+            await drain(service, config.shutdown_timeout, asyncio.Event())
 
     with ThreadPoolExecutor(1, "server") as pool:
         served: Future[Any] = pool.submit(uvloop.run, run())
@@ -88,3 +97,19 @@ def serve_here(folder: Path | str, *flags: str) -> Iterator[str]:
         finally:
             loop.call_soon_threadsafe(over.set)
             served.result()
+
+
+@asynccontextmanager
+async def listening(
+    opened: AbstractAsyncContextManager[Service], front: Front = OPEN
+) -> AsyncIterator[tuple[Service, str]]:
+    """A service that listens in this very loop, and its URL."""
+    with socket.create_server(("127.0.0.1", 0)) as port:
+        async with opened as service, listen(service, port, front):
+            yield service, f"http://127.0.0.1:{port.getsockname()[1]}"
+
+
+def config_of(folder: Path, **given: object) -> ServeConfig:
+    """For a service in this very loop."""
+    usual = {"model": str(folder), "no_journal": "journal" not in given, "strategy": "baton-pd"}
+    return load_config(usual | given, {}, None)

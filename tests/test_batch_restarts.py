@@ -12,7 +12,7 @@ from typing import Literal
 import pytest
 from openai import OpenAI
 
-from tests.live_server import COMMAND, ready_url
+from tests.live_server import started
 
 LINES = 30
 KILLED_AT = (0, *range(3, 27, 3)) if "LENGTHWISE_TEST_FAULTS" in os.environ else (10,)
@@ -20,18 +20,14 @@ KILLED_AT = (0, *range(3, 27, 3)) if "LENGTHWISE_TEST_FAULTS" in os.environ else
 
 
 @contextmanager
-def served(folder: Path, cache: Path) -> Iterator[tuple[OpenAI, subprocess.Popen[str]]]:
+def served(folder: Path, cache: Path, ends: int) -> Iterator[tuple[OpenAI, subprocess.Popen[str]]]:
     """A server over a cache of its own, and a client; the process may be killed meanwhile."""
-    command = [str(COMMAND), "serve", str(folder), "--port", "0", "--log-level", "warning", "--no-journal"]
-    command += ["--strategy", "baton-pd", "--dtype", "float32", "--max-num-seqs", "4"]
-    environment = os.environ | {"LENGTHWISE_CACHE": str(cache)}
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
-        assert process.stdout is not None
-        try:
-            with OpenAI(base_url=f"{ready_url(process.stdout)}/v1", api_key="none", timeout=60) as client:
-                yield client, process
-        finally:
-            process.terminate()
+    flags, environment = ("--files-size", "1", "--max-num-seqs", "4"), os.environ | {"LENGTHWISE_CACHE": str(cache)}
+    with (
+        started(folder, *flags, ends=ends, environment=environment) as (url, process),
+        OpenAI(base_url=f"{url}/v1", api_key="none", timeout=60) as client,
+    ):
+        yield client, process
 
 
 def completed(client: OpenAI, name: str) -> int:
@@ -48,14 +44,14 @@ def test_a_batch_survives_kills_with_each_line_answered_once(tiny_folder: Path, 
     content = "\n".join(lines).encode()
     batch = ""
     for least in KILLED_AT:
-        with served(tiny_folder, tmp_path) as (client, process):
+        with served(tiny_folder, tmp_path, -signal.SIGKILL) as (client, process):
             if not batch:
                 file = client.files.create(file=("in.jsonl", content), purpose="batch").id
                 batch = client.batches.create(input_file_id=file, endpoint=url, completion_window="24h").id
             while completed(client, batch) < least:
                 pass
             process.send_signal(signal.SIGKILL)
-    with served(tiny_folder, tmp_path) as (client, _):
+    with served(tiny_folder, tmp_path, 0) as (client, _):
         while (ended := client.batches.retrieve(batch)).status != "completed":
             assert ended.status in ("validating", "in_progress", "finalizing")
         assert ended.output_file_id is not None and ended.error_file_id is None

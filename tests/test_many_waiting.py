@@ -17,9 +17,9 @@ from engine.sampling.params import SamplingParams
 from scheduler.request import Request
 from server.api.output.sse import LOOKS, PlaceNotes, look_often
 from server.composition.app import open_service
-from server.config import load_config
 from server.http.service import Service
 from server.process.life import listen, shorten_pauses
+from tests.live_server import config_of
 
 WAITING = 10_000
 MOST = 0.02
@@ -39,8 +39,7 @@ LAST = {"prompt": [3, 4, 5], "max_tokens": 5, "priority": 2, "stream": True}
 class Comments:
     """A stream that is told its places."""
 
-    def __init__(self) -> None:
-        self.told = 0
+    told = 0
 
     async def comment(self, text: str) -> None:
         self.told += 1
@@ -102,12 +101,12 @@ async def ask_everything(session: aiohttp.ClientSession) -> None:
 @pytest.mark.parametrize("strategy", ["lengthwise", "baton-pd"])
 async def test_no_callback_takes_long_while_ten_thousand_requests_wait(tiny_folder: Path, strategy: str) -> None:
     """Four thousand of them that were told their places at once made the loop late by 0.1 s."""
-    flags = {"model": str(tiny_folder), "no_journal": True, "strategy": strategy, "max_num_seqs": 16}
-    flags |= {"max_num_queued_reqs": 2 * WAITING, "max_num_queued_tokens": 10**9}
+    most = {"max_num_queued_reqs": 2 * WAITING, "max_num_queued_tokens": 10**9}
+    config = config_of(tiny_folder, strategy=strategy, max_num_seqs=16, **most)
     rng, comments = random.Random(0), Comments()
     with socket.create_server(("127.0.0.1", 0)) as port:
         url = f"http://127.0.0.1:{port.getsockname()[1]}"
-        async with open_service(load_config(flags, {}, None)) as service, listen(service, port) as app:
+        async with open_service(config) as service, listen(service, port) as app:
             shorten_pauses()  # as a server does, or the collector looks through all that the tests before left behind
             requests = await submit_many(service, rng)
             async with (

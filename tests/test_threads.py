@@ -6,14 +6,12 @@ from pathlib import Path
 from engine.sampling.params import SamplingParams
 from scheduler.request import Failure, State
 from server.composition.app import open_service
-from server.config import load_config
+from tests.live_server import config_of
 
 
 async def test_no_thread_outlives_its_service(tiny_folder: Path) -> None:
     before = set(threading.enumerate())
-    flags = {"model": str(tiny_folder), "no_journal": True, "max_num_seqs": 2, "strategy": "baton-pd"}
-    config = load_config(flags, {}, None)
-    async with open_service(config) as service:
+    async with open_service(config_of(tiny_folder, max_num_seqs=2)) as service:
         assert {thread.name for thread in set(threading.enumerate()) - before} >= {"executor-0"}
         assert service.responsive()
         params = SamplingParams(max_tokens=100_000, ignore_eos=True)

@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import socket
 import threading
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -14,36 +13,20 @@ import aiohttp
 import orjson
 
 from server.composition.app import open_service
-from server.config import ServeConfig, load_config
+from server.config import ServeConfig
 from server.http.service import Service
-from server.process.life import listen
+from tests import live_server
 from tests.faults.points import ROWS
 
 Answer: TypeAlias = tuple[tuple[str, str | None], ...] | None
 """Text and reason of the end of each choice; None where the call ended with an error, or its client left."""
 
-TOOL = {
-    "type": "function",
-    "function": {
-        "name": "look",
-        "parameters": {
-            "type": "object",
-            "properties": {"up": {"type": "boolean"}},
-            "required": ["up"],
-            "additionalProperties": False,
-        },
-    },
-}
+UP = {"type": "object", "properties": {"up": {"type": "boolean"}}, "required": ["up"], "additionalProperties": False}
+TOOL = {"type": "function", "function": {"name": "look", "parameters": UP}}
 GAUGES = (
-    "vllm:num_requests_waiting",
-    "vllm:num_requests_running",
-    "vllm:kv_cache_usage_perc",
-    "lengthwise:executor_rows",
-    "lengthwise:staged_rows",
-    "lengthwise:host_memory_rows",
-    "lengthwise:host_memory_bytes",
-    "lengthwise:predicted_load_seconds",
-    "lengthwise:waiting_prompt_tokens",
+    *("vllm:num_requests_waiting", "vllm:num_requests_running", "vllm:kv_cache_usage_perc", "lengthwise:executor_rows"),
+    *("lengthwise:staged_rows", "lengthwise:host_memory_rows", "lengthwise:host_memory_bytes"),
+    *("lengthwise:predicted_load_seconds", "lengthwise:waiting_prompt_tokens"),
 )
 """Gauges that are 0 while nothing is under way."""
 
@@ -82,19 +65,9 @@ assert len(CALLS) == 30
 
 
 def config_of(folder: Path, strategy: str, journal: Path) -> ServeConfig:
-    given = {
-        "model": str(folder),
-        "strategy": strategy,
-        "device": "cpu",
-        "executors": 2,
-        "dtype": "float32",
-        "max_num_seqs": ROWS,
-        "max_num_batched_tokens": 64,
-        "slice_length": 4,
-        "kv_cache_memory": 0.001,
-        "journal": journal,
-    }
-    return load_config(given, {}, None)
+    given = {"device": "cpu", "executors": 2, "dtype": "float32", "max_num_batched_tokens": 64, "slice_length": 4}
+    own = {"max_num_seqs": ROWS, "kv_cache_memory": 0.001, "strategy": strategy, "journal": journal}
+    return live_server.config_of(folder, **given | own)
 
 
 @dataclass(frozen=True)
@@ -164,11 +137,10 @@ def _streamed(raw: bytes) -> Answer:
 
 @asynccontextmanager
 async def serve(config: ServeConfig) -> AsyncIterator[Server]:
-    port = socket.create_server(("127.0.0.1", 0))
-    async with open_service(config) as service, listen(service, port):
+    async with live_server.listening(open_service(config)) as (service, url):
         timeout = aiohttp.ClientTimeout(300)  # of what hangs; other programs may have the machine for a while
         async with aiohttp.ClientSession(timeout=timeout, connector=aiohttp.TCPConnector(limit=0)) as session:
-            yield Server(service, f"http://127.0.0.1:{port.getsockname()[1]}", session)
+            yield Server(service, url, session)
 
 
 def what_is_open() -> tuple[list[str], int]:

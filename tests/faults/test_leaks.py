@@ -18,7 +18,7 @@ import pytest
 from tests import tiny
 from tests.faults.scenario import CALLS
 from tests.faults.test_faults import EVERY
-from tests.live_server import COMMAND, ready_url, serve
+from tests.live_server import serve, started
 from tests.tools.soak import SLOTS, Soak, process_of
 
 POOLED = 12
@@ -73,14 +73,10 @@ async def answered(url: str, seed: int, kill_after: float, process: subprocess.P
 def test_what_was_promised_outlives_a_kill_at_any_moment(folder: Path, tmp_path: Path) -> None:
     """With --journal-sync each answer whose end was sent is in the journal, which no kill damages."""
     journal, promised, choice = tmp_path / "journal.sqlite3", 0, random.Random(0)
-    command = [str(COMMAND), "serve", str(folder), "--port", "0", *SLOTS, "--journal", str(journal), "--journal-sync"]
-    command += ["--strategy", "baton-pd", "--log-level", "error"]
+    flags = (*SLOTS, "--journal", str(journal), "--journal-sync", "--log-level", "error")
     for seed in range(KILLS):
-        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
-            assert process.stdout is not None
-            url = ready_url(process.stdout)
+        with started(folder, *flags, ends=-signal.SIGKILL) as (url, process):
             promised += asyncio.run(answered(url, seed, choice.uniform(0, 1), process))
-        assert process.returncode == -signal.SIGKILL
         with closing(sqlite3.connect(journal)) as connection:
             (found,) = connection.execute("SELECT count(*) FROM requests WHERE outcome = 'length'").fetchone()
             assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
