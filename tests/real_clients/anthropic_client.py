@@ -1,13 +1,12 @@
 """Run in an environment with `anthropic`: prints as JSON what that client makes of a server's answers."""
 
 import json
-import sys
 
 from anthropic import Anthropic, APIStatusError, APITimeoutError
-from wanted import MESSAGES, SOON, STALLED, TOOL, find_statuses, times_out
+from wanted import MESSAGES, SOON, STALLED, TOOL, find_statuses, tell, times_out
 
 
-def main(url: str, crowded: str) -> None:
+def main(url: str, crowded: str) -> dict[str, object]:
     client = Anthropic(base_url=url, api_key="none", max_retries=0, timeout=60)
     patient = Anthropic(base_url=crowded, api_key="none", max_retries=2, timeout=60)
     common = {"model": "fake", "messages": MESSAGES, "max_tokens": 1000}
@@ -29,7 +28,7 @@ def main(url: str, crowded: str) -> None:
     whole = ask()
     counted = client.messages.count_tokens(model="fake", messages=MESSAGES)
     assert counted.input_tokens == whole.usage.input_tokens
-    told = {
+    return {
         "tools": inputs(ask(**tools)),
         "streamed tools": inputs(summed),
         "text": whole.content[0].text,
@@ -38,7 +37,6 @@ def main(url: str, crowded: str) -> None:
         "time-out": times_out(lambda: ask(messages=STALLED, timeout=SOON), APITimeoutError),
         "retry": patient.messages.create(**common).content[0].text,
     }
-    print(json.dumps(told))
 
 
 def inputs(message: object) -> list[str]:
@@ -46,4 +44,4 @@ def inputs(message: object) -> list[str]:
     return [json.dumps(block.input) for block in message.content if block.type == "tool_use"]
 
 
-main(*sys.argv[1:3])
+tell(main)

@@ -2,13 +2,20 @@
 found with them."""
 
 import json
+import os
 import shutil
 import subprocess
 import venv
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+
+ASKED = "LENGTHWISE_TEST_CLIENTS"
+HEAVY = "LENGTHWISE_TEST_HEAVY_CLIENTS"
+TABLE = "LENGTHWISE_CLIENTS_TABLE"
+"""Variables: the folder of the environments, whether to make those that take minutes, and where to write a table."""
 
 
 def make_python(folder: Path, requirements: Sequence[str], alone: str | None = None) -> Path:
@@ -51,6 +58,15 @@ def python_version(folder: Path, package: str) -> str:
     code = f"import importlib.metadata; print(importlib.metadata.version({package!r}))"
     command = (folder / "bin" / "python", "-c", code)
     return str(subprocess.run(command, capture_output=True, text=True, check=True).stdout).strip()
+
+
+@contextmanager
+def tabled(heads: Sequence[str]) -> Iterator[dict[str, list[str]]]:
+    """The cells of each client; at the end they become the table with these heads, where that is asked for."""
+    rows: dict[str, list[str]] = {}
+    yield rows
+    if TABLE in os.environ:
+        replace_table(Path(os.environ[TABLE]), heads, [*rows.values()])
 
 
 def replace_table(path: Path, heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

@@ -1,7 +1,5 @@
 """Run in an environment with `instructor`: prints as JSON what it makes of a server's answers, in each of its modes."""
 
-import json
-import sys
 from collections.abc import Iterable
 
 import instructor
@@ -9,7 +7,7 @@ from instructor import Mode
 from instructor.core import InstructorRetryException
 from openai import OpenAI
 from pydantic import BaseModel
-from wanted import MESSAGES, SOON, STALLED, times_out
+from wanted import MESSAGES, SOON, STALLED, tell, times_out
 
 WITH_TOOLS = (Mode.TOOLS, Mode.TOOLS_STRICT, Mode.RESPONSES_TOOLS)
 WITH_JSON = (Mode.JSON_SCHEMA, Mode.JSON, Mode.MD_JSON, Mode.JSON_O1)
@@ -22,7 +20,7 @@ class Weather(BaseModel):
     days: int
 
 
-def main(url: str, crowded: str) -> None:
+def main(url: str, crowded: str) -> dict[str, object]:
     plain = OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0, timeout=60)
     common = {"model": "fake", "messages": MESSAGES, "response_model": Weather, "max_retries": 0}
 
@@ -38,14 +36,13 @@ def main(url: str, crowded: str) -> None:
     assert [one.model_dump_json() for one in parallel.create(**several)] == [tools]
     hasty = instructor.from_openai(plain.with_options(timeout=SOON)).chat.completions
     patient = instructor.from_openai(OpenAI(base_url=f"{crowded}/v1", api_key="none", max_retries=2))
-    told = {
+    return {
         "tools": [tools],
         "streamed tools": [last.model_dump_json()],
         "schema": schema,
         "time-out": times_out(lambda: hasty.create(**common | {"messages": STALLED}), InstructorRetryException),
         "retry": patient.chat.completions.create(**common).model_dump_json(),
     }
-    print(json.dumps(told))
 
 
-main(*sys.argv[1:3])
+tell(main)

@@ -1,15 +1,14 @@
 """Run in an environment with `langchain-openai`: prints as JSON what it makes of a server's answers."""
 
 import json
-import sys
 
 from langchain_core.messages import convert_to_messages
 from langchain_openai import ChatOpenAI
 from openai import APIStatusError, APITimeoutError
-from wanted import CITY, MESSAGES, SOON, STALLED, TOOL, find_statuses, read_scored, times_out
+from wanted import CITY, MESSAGES, SOON, STALLED, TOOL, find_statuses, read_scored, tell, times_out
 
 
-def main(url: str, crowded: str) -> None:
+def main(url: str, crowded: str) -> dict[str, object]:
     def make(**fields: object) -> ChatOpenAI:
         common = {"base_url": f"{url}/v1", "api_key": "none", "model": "fake", "max_retries": 0}
         return ChatOpenAI(**common | fields)
@@ -23,7 +22,7 @@ def main(url: str, crowded: str) -> None:
     pair = make(n=2).generate([convert_to_messages(MESSAGES)])
     structured = model.with_structured_output({"title": "weather", **CITY}, method="json_schema")
     scored = make(logprobs=True, top_logprobs=2).invoke(MESSAGES).response_metadata["logprobs"]["content"]
-    told = {
+    return {
         "tools": [json.dumps(one["args"]) for one in bound.invoke(MESSAGES).tool_calls],
         "streamed tools": [json.dumps(one["args"]) for one in summed.tool_calls],
         "text": model.invoke(MESSAGES).content,
@@ -35,7 +34,6 @@ def main(url: str, crowded: str) -> None:
         "time-out": times_out(lambda: make(timeout=SOON).invoke(STALLED), APITimeoutError),
         "retry": make(base_url=f"{crowded}/v1", max_retries=2).invoke(MESSAGES).content,
     }
-    print(json.dumps(told))
 
 
-main(*sys.argv[1:3])
+tell(main)

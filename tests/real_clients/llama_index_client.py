@@ -1,13 +1,12 @@
 """Run in an environment with `llama-index-llms-openai-like`: prints as JSON what it makes of a server's answers."""
 
 import json
-import sys
 
 from llama_index.core.llms import ChatMessage
 from llama_index.core.tools import FunctionTool
 from llama_index.llms.openai_like import OpenAILike
 from openai import APIStatusError, APITimeoutError
-from wanted import MESSAGES, SOON, STALLED, find_statuses, times_out
+from wanted import MESSAGES, SOON, STALLED, find_statuses, tell, times_out
 
 
 def weather(city: str, days: int) -> str:
@@ -20,14 +19,14 @@ def make(url: str, **fields: object) -> OpenAILike:
     return OpenAILike(**common | fields, is_chat_model=True, is_function_calling_model=True)
 
 
-def main(url: str, crowded: str) -> None:
+def main(url: str, crowded: str) -> dict[str, object]:
     model = make(url)
     said = [ChatMessage(**one) for one in MESSAGES]
     tools = {"tools": [FunctionTool.from_defaults(weather, name="Weather")], "chat_history": said}
     tools |= {"tool_required": True, "allow_parallel_tool_calls": True}
     whole = model.chat_with_tools(**tools)
     *_, last = model.stream_chat_with_tools(**tools)
-    told = {
+    return {
         "tools": [json.dumps(one.tool_kwargs) for one in model.get_tool_calls_from_response(whole)],
         "streamed tools": [json.dumps(one.tool_kwargs) for one in model.get_tool_calls_from_response(last)],
         "text": model.chat(said).message.content,
@@ -38,7 +37,6 @@ def main(url: str, crowded: str) -> None:
         "retry": make(crowded, max_retries=2).chat(said).message.content,
         "streamed text": "".join(chunk.delta or "" for chunk in model.stream_chat(said)),
     }
-    print(json.dumps(told))
 
 
-main(*sys.argv[1:3])
+tell(main)

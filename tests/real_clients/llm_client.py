@@ -1,15 +1,14 @@
 """Run in an environment with `llm`: prints as JSON what that program makes of a server's answers."""
 
 import json
-import sys
 
 import llm
 from llm.default_plugins.openai_models import Chat
 from openai import APIStatusError
-from wanted import CITY, MESSAGES, find_statuses
+from wanted import CITY, MESSAGES, find_statuses, tell
 
 
-def main(url: str, crowded: str) -> None:
+def main(url: str, crowded: str) -> dict[str, object]:
     def make(model: str = "fake", url: str = url) -> Chat:
         return Chat(model, api_base=f"{url}/v1", key="none", supports_tools=True, supports_schema=True)
 
@@ -23,7 +22,7 @@ def main(url: str, crowded: str) -> None:
     def call(stream: bool) -> list[str]:
         return [json.dumps(one.arguments) for one in model.prompt(question, stream=stream, **tools).tool_calls()]
 
-    told = {
+    return {
         "tools": call(False),
         "streamed tools": call(True),
         "text": model.prompt(question, stream=False).text(),
@@ -32,7 +31,6 @@ def main(url: str, crowded: str) -> None:
         "retry": make(url=crowded).prompt(question, stream=False).text(),
         "schema": model.prompt(question, schema=CITY, stream=False).text(),
     }
-    print(json.dumps(told))
 
 
-main(*sys.argv[1:3])
+tell(main)

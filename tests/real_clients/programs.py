@@ -9,6 +9,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
+from typing import Any
 
 from tests.real_clients.scripted import Script, calls
 
@@ -75,6 +76,8 @@ OPENCODE = """\
 
 QWEN_CODE = '{"privacy": {"usageStatisticsEnabled": false}, "general": {"disableAutoUpdate": true}}'
 
+QWEN = {"OPENAI_BASE_URL": "{url}/v1", "OPENAI_API_KEY": "none", "OPENAI_MODEL": "long", "HTTPS_PROXY": ""}
+
 CHANGED = "The note is changed."
 AIDER = (
     *("aider", "--model", "openai/long", "--openai-api-base", "{url}/v1", "--openai-api-key", "none", "--yes-always"),
@@ -82,7 +85,6 @@ AIDER = (
     *("--auto-test", "--test-cmd", "sh check.sh", "--message", "Let the note say three.", "note.txt"),
 )
 
-LM_EVAL = ("lm_eval", "run", "--include_path", "{folder}", "--model")
 LM_ROW = json.dumps({"question": "Which is read?", "choices": ["both", "none"], "right": 0, "said": END})
 LM_TASK = """\
 dataset_path: json
@@ -93,6 +95,13 @@ doc_to_text: "{{question}}"
 CHOSEN = 'task: chosen\noutput_type: multiple_choice\ndoc_to_choice: "{{choices}}"\ndoc_to_target: right\n'
 SAID = 'task: said\noutput_type: generate_until\ndoc_to_target: "{{said}}"\n'
 LM_FILES = {"rows.jsonl": f"{LM_ROW}\n" * 3, "chosen.yaml": CHOSEN + LM_TASK, "said.yaml": SAID + LM_TASK}
+
+
+def lm_eval(words: tuple[str, ...], model: str, unusual: str, sends: tuple[Mapping[str, object], ...]) -> Program:
+    command = ("lm_eval", "run", "--include_path", "{folder}", "--model", *words, "--model_args", model)
+    given: dict[str, Any] = {"results": 0, "files": LM_FILES, "shows": "exact_match"}
+    return Program(("lm-eval[api]==0.4.13", "transformers"), command, Script((END,)), unusual, sends, **given)
+
 
 PROMPTFOO = """\
 prompts: ["How warm is it in {{city}}?"]
@@ -146,12 +155,7 @@ PROGRAMS: Mapping[str, Program] = MappingProxyType(
             ({"max_tokens": 8000, "stream_options": {"include_usage": True}},),
             files={".qwen/settings.json": QWEN_CODE},
             again=("qwen", "--auth-type", "openai", "-c", "-p", "Go on."),
-            environment={
-                "OPENAI_BASE_URL": "{url}/v1",
-                "OPENAI_API_KEY": "none",
-                "OPENAI_MODEL": "long",
-                "HTTPS_PROXY": "",
-            },
+            environment=QWEN,
         ),
         "aider": Program(
             ("aider-chat==0.86.2",),
@@ -190,32 +194,18 @@ PROGRAMS: Mapping[str, Program] = MappingProxyType(
             beside="inspect_ai_client.py",
             shows="accuracy  1.000",
         ),
-        "lm-eval, `local-completions`": Program(
-            ("lm-eval[api]==0.4.13", "transformers"),
-            (
-                *(*LM_EVAL, "local-completions", "--tasks", "chosen,said", "--model_args"),
-                "base_url={url}/v1/completions,model=long,tokenizer={model}",
-            ),
-            Script((END,)),
+        "lm-eval, `local-completions`": lm_eval(
+            ("local-completions", "--tasks", "chosen,said"),
+            "base_url={url}/v1/completions,model=long,tokenizer={model}",
             "lists of token ids in a list, `echo` with `logprobs` and `max_tokens` 1; asks for `/tokenizer_info` "
             "first, which need not be there",
             ({"max_tokens": 1, "echo": True, "logprobs": 1, "seed": 1234}, {"stop": ["\n\n", "<|im_end|>"]}),
-            results=0,
-            files=LM_FILES,
-            shows="exact_match",
         ),
-        "lm-eval, `local-chat-completions`": Program(
-            ("lm-eval[api]==0.4.13", "transformers"),
-            (
-                *(*LM_EVAL, "local-chat-completions", "--tasks", "said", "--apply_chat_template", "--model_args"),
-                "base_url={url}/v1/chat/completions,model=long",
-            ),
-            Script((END,)),
+        "lm-eval, `local-chat-completions`": lm_eval(
+            ("local-chat-completions", "--tasks", "said", "--apply_chat_template"),
+            "base_url={url}/v1/chat/completions,model=long",
             "nothing",
             ({"stop": ["\n\n"], "temperature": 0.0, "seed": 1234},),
-            results=0,
-            files=LM_FILES,
-            shows="exact_match",
         ),
         "promptfoo": Program(
             ("promptfoo@0.121.20",),

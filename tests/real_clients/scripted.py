@@ -25,9 +25,9 @@ from scheduler.request import Request
 from scheduler.submission import Submission
 from server.api.input.tools import CALL_TAIL, OPEN, RESULT_OPEN, call_head
 from server.composition.app import open_service
-from server.config import load_config
 from server.http.service import Service
-from server.process.life import listen
+from tests.live_server import config_of, listening
+from tests.tiny import LAYERS
 
 CONTEXT = 2**17
 TOKENIZER = "smollm2-135m-instruct"  # the model whose tokenizer and chat template the network has
@@ -39,18 +39,8 @@ def build_long(folder: Path) -> Path:
     tokenizer = Catalog().resolve(TOKENIZER)
     vocabulary = json.loads((tokenizer / "config.json").read_text())["vocab_size"]
     torch.manual_seed(0)
-    config = LlamaConfig(
-        vocab_size=vocabulary,
-        hidden_size=64,
-        intermediate_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=CONTEXT,
-        tie_word_embeddings=True,
-        bos_token_id=1,
-        eos_token_id=2,
-    )
+    sizes = {"vocab_size": vocabulary, "hidden_size": 64, "intermediate_size": 64, "max_position_embeddings": CONTEXT}
+    config = LlamaConfig(**LAYERS | sizes, tie_word_embeddings=True, bos_token_id=1, eos_token_id=2)
     LlamaForCausalLM(config).save_pretrained(folder)
     for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
         shutil.copy(tokenizer / name, folder)
@@ -164,8 +154,6 @@ async def scripted_server(
     folder: Path, script: Script, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[tuple[str, Prompts]]:
     """The URL of a server that says what the script has, whatever model is asked for, and the prompts that come."""
-    flags: dict[str, Any] = {"model": str(folder), "no_journal": True, "strategy": "baton-pd", "max_num_seqs": 8}
-    flags |= {"accept_any_model": True, "files_size": 0}
-    with socket.create_server(("127.0.0.1", 0)) as port:
-        async with open_service(load_config(flags, {}, None)) as service, listen(service, port):
-            yield f"http://127.0.0.1:{port.getsockname()[1]}", follow(service, script, monkeypatch)
+    config = config_of(folder, max_num_seqs=8, accept_any_model=True, files_size=0)
+    async with listening(open_service(config)) as (service, url):
+        yield url, follow(service, script, monkeypatch)

@@ -11,17 +11,17 @@ import os
 import shutil
 import signal
 from asyncio.subprocess import DEVNULL, PIPE, create_subprocess_exec
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.real_clients.environments import make_node, make_python, node_version, python_version, replace_table
+from tests.real_clients.environments import ASKED, HEAVY, make_node, make_python, node_version, python_version, tabled
 from tests.real_clients.programs import PROGRAMS, Program
 from tests.real_clients.scripted import Exchange, build_long, recorded, scripted_server
-from tests.real_clients.test_real_clients import ASKED, HEAVY, TABLE
 from tests.server.api.programs.shapes import PICTURE
 
 HERE = Path(__file__).parent
@@ -37,11 +37,8 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def table() -> Iterator[dict[str, list[str]]]:
-    """The cells of each program; written at the end where that is asked for."""
-    rows: dict[str, list[str]] = {}
-    yield rows
-    if TABLE in os.environ:
-        replace_table(Path(os.environ[TABLE]), HEADS, [*rows.values()])
+    with tabled(HEADS) as rows:
+        yield rows
 
 
 @pytest.fixture(scope="module")
@@ -103,24 +100,12 @@ async def run(
 ) -> tuple[int | None, str]:
     """Exit status and output of the program's command, which is killed with all its own where it takes too long."""
     node = Path(shutil.which("node") or os.devnull).parent
-    environment: Mapping[str, str] = {
-        "PATH": f"{found}:{node}:{os.defpath}",
-        "HOME": str(folder),
-        **LOOPBACK,
-        **{key: written(value) for key, value in program.environment.items()},
-    }
+    environment = {"PATH": f"{found}:{node}:{os.defpath}", "HOME": str(folder), **LOOPBACK}
+    environment |= {key: written(value) for key, value in program.environment.items()}
     path = shutil.which(command[0], path=environment["PATH"])
     assert path is not None, f"{command[0]} has not been installed"
-    process = await create_subprocess_exec(
-        path,
-        *map(written, command[1:]),
-        cwd=folder,
-        env=environment,
-        stdin=DEVNULL,
-        stdout=PIPE,
-        stderr=PIPE,
-        start_new_session=True,
-    )
+    pipes: dict[str, Any] = {"stdin": DEVNULL, "stdout": PIPE, "stderr": PIPE, "start_new_session": True}
+    process = await create_subprocess_exec(path, *map(written, command[1:]), cwd=folder, env=environment, **pipes)
     try:
         out, err = await asyncio.wait_for(process.communicate(), PATIENCE)
     finally:

@@ -9,7 +9,6 @@ import json
 import os
 import re
 import shutil
-import socket
 import tomllib
 from asyncio.subprocess import PIPE, create_subprocess_exec
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
@@ -25,18 +24,14 @@ from engine.messages import FinishReason, RowSpec, RowUpdate
 from server.api.input.tools import OPEN
 from server.composition.gateway import open_gateway
 from server.config import GatewayConfig
-from server.process.life import listen
-from tests.real_clients.environments import make_node, make_python, node_version, python_version, replace_table
+from tests.live_server import listening
+from tests.real_clients.environments import ASKED, HEAVY, make_node, make_python, node_version, python_version, tabled
 from tests.real_clients.wanted import MESSAGES, SOON, STALLED, TOOL, WRONG
 from tests.server.fakes import ANSWER, END, answer
 from tests.server.live import Live, live_server
 
-ASKED = "LENGTHWISE_TEST_CLIENTS"
-HEAVY = "LENGTHWISE_TEST_HEAVY_CLIENTS"
-TABLE = "LENGTHWISE_CLIENTS_TABLE"
 GATEWAY = "LENGTHWISE_TEST_GATEWAY"
-"""Variables: the folder of the environments, whether to make those that take minutes, where to write the table, and
-whether clients ask a gateway before the server."""
+"""Variable: whether clients ask a gateway before the server."""
 
 HERE = Path(__file__).parent
 PROJECT = tomllib.loads((HERE.parents[1] / "pyproject.toml").read_text())["project"]
@@ -157,9 +152,9 @@ async def asked_at(live: Live) -> AsyncIterator[str]:
     if GATEWAY not in os.environ:
         yield live.url
         return
-    config, port = GatewayConfig(backend=(f"{live.url}/v1",), no_journal=True), socket.create_server(("127.0.0.1", 0))
-    async with open_gateway(config) as service, listen(service, port):
-        yield f"http://127.0.0.1:{port.getsockname()[1]}"
+    config = GatewayConfig(backend=(f"{live.url}/v1",), no_journal=True)
+    async with listening(open_gateway(config)) as (_, url):
+        yield url
 
 
 def say_pieces(pieces: Iterable[str], row: RowSpec) -> Iterable[RowUpdate]:
@@ -170,11 +165,8 @@ def say_pieces(pieces: Iterable[str], row: RowSpec) -> Iterable[RowUpdate]:
 
 @pytest.fixture(scope="module")
 def table() -> Iterator[dict[str, list[str]]]:
-    """The cells of each client; written at the end where that is asked for."""
-    rows: dict[str, list[str]] = {}
-    yield rows
-    if TABLE in os.environ:
-        replace_table(Path(os.environ[TABLE]), ["client", "version", "asked, and right"], [*rows.values()])
+    with tabled(("client", "version", "asked, and right")) as rows:
+        yield rows
 
 
 @pytest.fixture

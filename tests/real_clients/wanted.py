@@ -1,5 +1,7 @@
 """The calls that every client makes; beside the programs that import it, which run without the rest of the tree."""
 
+import json
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -18,6 +20,7 @@ CITY = {
     "additionalProperties": False,
 }
 TOOL = {"type": "function", "function": {"name": "Weather", "description": "Tells it.", "parameters": CITY}}
+CALLING = {"tools": [TOOL], "tool_choice": "required", "parallel_tool_calls": True}
 SCHEMA = {"type": "json_schema", "json_schema": {"name": "weather", "schema": CITY, "strict": True}}
 
 
@@ -45,3 +48,21 @@ def read_scored(scored: list[dict[str, Any]]) -> str:
     """The text of tokens that have come with their log-probabilities."""
     assert all(one["logprob"] < 0 and len(one["top_logprobs"]) == 2 for one in scored)
     return bytes(byte for one in scored for byte in one["bytes"]).decode()
+
+
+def read_chats(ask: Callable[..., Any]) -> dict[str, object]:
+    """What calls come to whose answers have the form of OpenAI's."""
+    scored = ask(logprobs=True, top_logprobs=2).model_dump()["choices"][0]["logprobs"]["content"]
+    return {
+        "tools": [one.function.arguments for one in ask(**CALLING).choices[0].message.tool_calls],
+        "text": ask().choices[0].message.content,
+        "streamed text": "".join(chunk.choices[0].delta.content or "" for chunk in ask(stream=True)),
+        "schema": ask(response_format=SCHEMA).choices[0].message.content,
+        "n": [one.message.content for one in ask(n=2).choices],
+        "logprobs": read_scored(scored),
+    }
+
+
+def tell(look: Callable[[str, str], dict[str, object]]) -> None:
+    """Print as JSON what a client makes of the two servers whose URLs the command line has."""
+    print(json.dumps(look(*sys.argv[1:3])))
