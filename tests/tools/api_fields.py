@@ -49,8 +49,7 @@ def _form(schema: Mapping[str, Any]) -> str:
         case "string":
             return f"text to {schema['maxLength']:,}" if "maxLength" in schema else "text"
         case "array":
-            most = f" to {schema['maxItems']:,}" if "maxItems" in schema else ""
-            return f"list{most}"
+            return f"list to {schema['maxItems']:,}" if "maxItems" in schema else "list"
         case "integer" | "number":
             return _range(schema)
         case "boolean":

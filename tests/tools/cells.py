@@ -59,11 +59,8 @@ class Cell:
         model, random, serve = self.model
         kind = "jsonl --replay-lengths --max-input-len 60" if self.file == "chat" else "mooncake"
         inputs = folder / "inputs"
-        where = [
-            model if model != "tiny" else str(inputs / "tiny"),
-            "--dataset-path",
-            str(inputs / f"{self.file}.jsonl"),
-        ]
+        path = str(inputs / "tiny") if model == "tiny" else model
+        where = [path, "--dataset-path", str(inputs / f"{self.file}.jsonl")]
         words = f"{random} --dataset-name {kind} {self.load} --strategies {self.strategies}".split()
         further = f"--serve-args={serve} {self.serve}"
         return join(["lengthwise", "compare", *where, *words, further, "--output", str(folder / name)])
@@ -74,6 +71,17 @@ def _ssjf(model: tuple[str, str, str], mode: str, load: str, orders: str) -> Cel
     return Cell(model, "chat", load, strategies, "--max-num-seqs 4")
 
 
+def _scls(model: tuple[str, str, str], file: str, load: str, longest: int, memory: str, part: int) -> Cell:
+    served = f"--executors 2 --max-model-len {longest} --kv-cache-memory {memory} --max-num-seqs 64"
+    batches = f"--max-batch-size 16 --slice-length {part} --recompute"
+    return Cell(model, file, load, "sls,ils,ils-padded,scls", f"{served} {batches}")
+
+
+def _baton(model: tuple[str, str, str], file: str, load: str) -> Cell:
+    return Cell(model, file, load, "fcfs-dynamic,pd,baton,baton-pd", "--max-num-seqs 8")
+
+
+ALL = "--request-rates inf"
 BURSTS = "--num-prompts 50 --rounds 20 --burstinesses 1,0.0625 --request-rates"
 """CV 1 and 4 of the gaps, beside all at once."""
 CELLS: Mapping[str, Cell] = {
@@ -84,27 +92,12 @@ CELLS: Mapping[str, Cell] = {
         "vs,vsq,ccb,ccb-padded,glp,abp,magnus",
         "--max-model-len 2048 --kv-cache-memory 0.003418 --max-num-seqs 64 --length-predictor oracle",
     ),
-    "scls-tiny": Cell(
-        LAYERS,
-        "scls-4",
-        "--num-prompts 1000 --rounds 6 --request-rates 1100",
-        "sls,ils,ils-padded,scls",
-        "--executors 2 --max-model-len 512 --kv-cache-memory 0.003536 --max-num-seqs 64 --max-batch-size 16 "
-        "--slice-length 32 --recompute",
-    ),
+    "scls-tiny": _scls(LAYERS, "scls-4", "--num-prompts 1000 --rounds 6 --request-rates 1100", 512, "0.003536", 32),
     "ssjf-none-tiny": _ssjf(LAYERS, "none", f"{BURSTS} 35,inf", "fcfs,sjf-oracle"),
     "ssjf-dynamic-tiny": _ssjf(LAYERS, "dynamic", f"{BURSTS} 55,inf", "fcfs,sjf-oracle"),
     "ssjf-continuous-tiny": _ssjf(LAYERS, "continuous", f"{BURSTS} 80,inf", "fcfs,sjf-oracle"),
-    "baton-tiny": Cell(
-        LAYERS,
-        "baton-8",
-        "--num-prompts 120 --rounds 9 --request-rates inf",
-        "fcfs-dynamic,pd,baton,baton-pd",
-        "--max-num-seqs 8",
-    ),
-    "ssjf-continuous-smollm2": _ssjf(
-        SMOLLM2, "continuous", "--num-prompts 100 --request-rates inf", "fcfs,ssjf,sjf-oracle"
-    ),
+    "baton-tiny": _baton(LAYERS, "baton-8", f"--num-prompts 120 --rounds 9 {ALL}"),
+    "ssjf-continuous-smollm2": _ssjf(SMOLLM2, "continuous", f"--num-prompts 100 {ALL}", "fcfs,ssjf,sjf-oracle"),
     "magnus-smollm2": Cell(
         SMOLLM2,
         "magnus-8",
@@ -112,25 +105,10 @@ CELLS: Mapping[str, Cell] = {
         "vs,ccb,ccb-padded,magnus",
         "--max-model-len 256 --kv-cache-memory 0.03846 --max-num-seqs 64 --length-predictor oracle --wma-threshold 781",
     ),
-    "scls-smollm2": Cell(
-        SMOLLM2,
-        "scls-16",
-        "--num-prompts 300 --rounds 5 --request-rates 300",
-        "sls,ils,ils-padded,scls",
-        "--executors 2 --max-model-len 128 --kv-cache-memory 0.0797 --max-num-seqs 64 --max-batch-size 16 "
-        "--slice-length 8 --recompute",
-    ),
-    "baton-smollm2": Cell(
-        SMOLLM2,
-        "baton-32",
-        "--num-prompts 120 --request-rates inf",
-        "fcfs-dynamic,pd,baton,baton-pd",
-        "--max-num-seqs 8",
-    ),
-    "ssjf-dynamic-smollm2": _ssjf(SMOLLM2, "dynamic", "--num-prompts 100 --request-rates inf", "fcfs,ssjf,sjf-oracle"),
-    "ssjf-none-smollm2": _ssjf(
-        SMOLLM2, "none", "--num-prompts 50 --rounds 6 --request-rates inf", "fcfs,ssjf,sjf-oracle"
-    ),
+    "scls-smollm2": _scls(SMOLLM2, "scls-16", "--num-prompts 300 --rounds 5 --request-rates 300", 128, "0.0797", 8),
+    "baton-smollm2": _baton(SMOLLM2, "baton-32", f"--num-prompts 120 {ALL}"),
+    "ssjf-dynamic-smollm2": _ssjf(SMOLLM2, "dynamic", f"--num-prompts 100 {ALL}", "fcfs,ssjf,sjf-oracle"),
+    "ssjf-none-smollm2": _ssjf(SMOLLM2, "none", f"--num-prompts 50 --rounds 6 {ALL}", "fcfs,ssjf,sjf-oracle"),
 }
 """The cells by importance. Memory is the papers', by the factor of the lengths: seven rows of 2 x 1,024 tokens for
 Magnus, 59,326 tokens for each executor of SCLS; so are slices (128) and Φ (50,000, by its square)."""
@@ -144,15 +122,10 @@ def prepare(folder: Path, tasks: Path, chat: Path, trace: Path) -> None:
     magnus = read_pool(tasks, "code", 0).lengths
     scls = trace_pool(trace, input_scale=INPUT_SCALE).lengths
     baton = [RequestLengths(0.0, *one) for one in draw_lengths(TARGET_1, TARGET_1.queries, 0)]
-    for name, lengths, part in (
-        ("magnus", magnus, 1),
-        ("magnus-8", magnus, 8),
-        ("scls-4", scls, 4),
-        ("scls-16", scls, 16),
-        ("baton-8", baton, 8),
-        ("baton-32", baton, 32),
-    ):
-        _write(inputs / f"{name}.jsonl", (_scaled(one, place, part) for place, one in enumerate(lengths[:COUNT])))
+    for name, lengths, parts in (("magnus", magnus, (1, 8)), ("scls", scls, (4, 16)), ("baton", baton, (8, 32))):
+        for part in parts:
+            file = inputs / (f"{name}.jsonl" if part == 1 else f"{name}-{part}.jsonl")
+            _write(file, (_scaled(one, place, part) for place, one in enumerate(lengths[:COUNT])))
     rows = [
         {"instruction": one.instruction, "input": one.input, "reference": one.reference, "length": length}
         for one in read_jsonl(chat / "alpaca.jsonl", need_reference=False)
@@ -195,9 +168,8 @@ def read_report(report: Mapping[str, Any], command: str) -> dict[str, object]:
     for play in report["plays"]:
         rate, burstiness = float(play["request_rate"]), float(play["burstiness"])
         point = AT_ONCE if rate == math.inf else f"{rate:g}/s, CV {burstiness**-0.5:g}"
-        run = runs.setdefault(
-            (play["contestant"], point), {"strategy": play["contestant"], "point": point, "rounds": {}}
-        )
+        named = {"strategy": play["contestant"], "point": point}
+        run = runs.setdefault((play["contestant"], point), {**named, "rounds": {}})
         for figure in FIGURES:
             run["rounds"].setdefault(figure, []).append(round_figure(play[figure]))
     if any(len(values) != report["rounds"] for run in runs.values() for values in run["rounds"].values()):
@@ -279,20 +251,11 @@ TABLES: Mapping[str, Sequence[Sequence[Query]]] = {
         _modes("sjf-oracle", "/s, CV 4"),
         *([] for _ in range(2)),
     ],
-    "speed-up": _pairs(
-        "baton",
-        AT_ONCE,
-        *(
-            (new, old, (OFTEN,))
-            for new, old in (
-                ("baton-pd", "fcfs-dynamic"),
-                ("baton", "fcfs-dynamic"),
-                ("pd", "fcfs-dynamic"),
-                ("baton-pd", "baton"),
-            )
-        ),
-    )
-    + [[]],
+    "speed-up": [
+        *_pairs("baton", AT_ONCE, *((new, "fcfs-dynamic", (OFTEN,)) for new in ("baton-pd", "baton", "pd"))),
+        *_pairs("baton", AT_ONCE, ("baton-pd", "baton", (OFTEN,))),
+        [],
+    ],
 }
 """papers.md's tables by their first heads: what the columns of the two models hold in each row, nothing where no cell
 has it."""

@@ -17,10 +17,8 @@ import aiohttp
 async def ask(session: aiohttp.ClientSession, url: str, args: argparse.Namespace, user: str, tokens: int) -> float:
     """Seconds from the call to the end of its answer."""
     prompt = f"{user} asks for number {random.random()}: tell a long story."
-    body = {
-        **{"model": args.model, "messages": [{"role": "user", "content": prompt}], "stream": True},
-        **{"max_tokens": tokens, "ignore_eos": True, "user": user},
-    }
+    body = {"model": args.model, "messages": [{"role": "user", "content": prompt}], "stream": True}
+    body |= {"max_tokens": tokens, "ignore_eos": True, "user": user}
     start = time.perf_counter()
     async with session.post(f"{url}/v1/chat/completions", json=body) as answer:
         told = await answer.read()

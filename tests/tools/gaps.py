@@ -18,8 +18,8 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager, nullcontext, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, ExitStack, contextmanager, nullcontext, suppress
 from itertools import cycle
 from multiprocessing import get_context
 from pathlib import Path
@@ -29,6 +29,7 @@ import aiohttp
 import orjson
 import psutil
 
+from scheduler.clock import background
 from tests import tiny
 from tests.engine.sampling.bombs import BOMBS
 from tests.live_server import serve
@@ -101,18 +102,6 @@ async def read(session: aiohttp.ClientSession, name: str) -> dict[str, float]:
     return {"" if le is None else le[1]: float(value) for le, (_, value) in zip(bounds, lines, strict=True)}
 
 
-@asynccontextmanager
-async def running(work: Sequence[Coroutine[Any, Any, None]]) -> Any:
-    """Work that goes on until the context is left."""
-    tasks = [asyncio.create_task(one) for one in work]
-    try:
-        yield
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-
-
 async def stream(session: aiohttp.ClientSession, gaps: list[float]) -> None:
     """Read one stream after another, and note the seconds between what comes."""
     while True:
@@ -175,16 +164,13 @@ async def measure_gaps(url: str, seconds: float) -> bool:
     """Whether the neighbours' longest gaps are not much longer with bombs than without."""
     asked = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 100}
     calls = {"ordinary calls": [asked], "short calls": [{**asked, "max_tokens": 2}]}
-    calls |= {
-        "refused calls": [{**asked, "max_tokens": -1}],
-        "bombs": [{**asked, **fields(bomb)} for bomb in BOMBS.values()],
-    }
+    calls["refused calls"] = [{**asked, "max_tokens": -1}]
+    calls["bombs"] = [{**asked, **fields(bomb)} for bomb in BOMBS.values()]
     throwers = {name: Throwers(url, [orjson.dumps(body) for body in bodies]) for name, bodies in calls.items()}
-    try:
-        tails = await measure_tails(url, seconds, throwers)
-    finally:
+    with ExitStack() as stack:
         for thrower in throwers.values():
-            thrower.close()
+            stack.callback(thrower.close)
+        tails = await measure_tails(url, seconds, throwers)
     bombs = tails.pop("bombs")
     for name, tail in tails.items():
         print(f"beside bombs by beside {name}: {bombs / tail:.2f}")
@@ -198,7 +184,9 @@ async def measure_tails(url: str, seconds: float, throwers: Mapping[str, Thrower
     tails: dict[str, list[float]] = {name: [] for name in ("nothing", *throwers)}
     async with aiohttp.ClientSession(url, timeout=aiohttp.ClientTimeout(120)) as session:
         gaps: list[float] = []
-        async with running([stream(session, gaps) for _ in range(NEIGHBOURS)]):
+        async with AsyncExitStack() as stack:
+            for _ in range(NEIGHBOURS):
+                await stack.enter_async_context(background(stream(session, gaps), "neighbour"))
             for name in (*tails,) * ROUNDS:
                 with throwers[name].throwing() if name in throwers else nullcontext(lambda: 0) as count_answered:
                     await asyncio.sleep(1)

@@ -25,9 +25,8 @@ FIRST = 100
 
 async def ask(port: int, key: str, words: int, tokens: int) -> float:
     """When the answer of a call was over, by the clock."""
-    asked = {"messages": [{"role": "user", "content": "word " * words}], "max_tokens": tokens, "stream": True}
-    asked["ignore_eos"] = True
-    body = json.dumps(asked | {"user": key}).encode()
+    asked = {"messages": [{"role": "user", "content": "word " * words}], "max_tokens": tokens, "user": key}
+    body = json.dumps(asked | {"stream": True, "ignore_eos": True}).encode()
     reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=2**22)  # holds a whole answer
     writer.write(b"POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n")
     writer.write(b"Content-Length: %d\r\n\r\n%b" % (len(body), body))
@@ -68,9 +67,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--only", default="", help="words/tokens/keys/slots")
     parser.add_argument("--calls", type=int, default=300)
-    parser.add_argument(
-        "--step-ms", type=float, help="else as long as the backend then serves under 300 calls a second"
-    )
+    parser.add_argument("--step-ms", type=float, help="default: as long as the backend then serves 300 calls a second")
     parser.add_argument("--port", type=int, help="of an engine that runs")
     args = parser.parse_args()
     for (words, tokens), keys, slots in product(SHAPES, (1, 2, 20), (4, 16, 64)):

@@ -75,13 +75,8 @@ async def play(keys: int, each: int) -> Found:
         history.add(query.scope, query.instruction, length)
         forest.add(ServedRow(estimate.features, prediction.length, length, scope=query.scope))
     seconds = time.process_time() - begun
-    return Found(
-        keys,
-        sum(judged) / len(judged),
-        own / len(judged),
-        1000 * seconds / (keys * each),
-        (process.memory_info().rss - memory) / 1e6,
-    )
+    megabytes = (process.memory_info().rss - memory) / 1e6
+    return Found(keys, sum(judged) / len(judged), own / len(judged), 1000 * seconds / (keys * each), megabytes)
 
 
 if __name__ == "__main__":

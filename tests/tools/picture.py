@@ -73,13 +73,9 @@ async def _call(session: aiohttp.ClientSession, number: int) -> None:
     await asyncio.sleep(number % 4 * 3.0)
     free = number % 3 == 0
     prompt, tokens = (draw.choice(FREE), 256) if free else draw.choice(FORCED)
-    body = {
-        "messages": [{"role": "user", "content": prompt if free else f"{prompt} ({number})"}],
-        "max_tokens": tokens if free else int(tokens * draw.uniform(0.8, 1.2)),
-        "ignore_eos": not free,
-        "user": draw.choice(("ada", "ben", "eve")),
-        "stream": True,
-    }
+    most = tokens if free else int(tokens * draw.uniform(0.8, 1.2))
+    asked = {"messages": [{"role": "user", "content": prompt if free else f"{prompt} ({number})"}], "stream": True}
+    body = asked | {"max_tokens": most, "ignore_eos": not free, "user": draw.choice(("ada", "ben", "eve"))}
     async with session.post("/v1/chat/completions", json=body) as answer:
         answer.raise_for_status()
         await answer.read()
