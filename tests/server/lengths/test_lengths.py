@@ -82,23 +82,18 @@ async def predicting(lengths: FakeLengths) -> AsyncIterator[Live]:
         yield live
 
 
-def asked(lengths: FakeLengths) -> list[tuple[str, str, int, int]]:
-    return [(one.instruction, one.user_input, one.user_input_length, one.max_tokens) for one in lengths.queries]
-
-
 async def test_a_prediction_reaches_dispatcher_records_and_client(predicting: Live, lengths: FakeLengths) -> None:
     messages = [{"role": "system", "content": "Translate."}, {"role": "user", "content": "Grüße"}]
     reply = await predicting.chat(messages=messages, max_tokens=9)
     (request,) = predicting.dispatcher.submitted
     assert (request.predicted_length, request.distribution) == (7.25, LIKELY)
-    assert asked(lengths) == [("Translate.", "Grüße", 7, 9)]  # a token is a byte here
     ((noted, query, prediction),) = lengths.noted
-    assert (noted, query) == (request, lengths.queries[0]) and prediction is not None
+    assert (noted, [query]) == (request, lengths.queries) and prediction is not None
+    found = query.instruction, query.user_input, query.user_input_length, query.max_tokens
+    assert found == ("Translate.", "Grüße", 7, 9)  # a token is a byte here
     status = (await predicting.get(f"/v1/requests/{reply['id']}")).json
-    told = reply["metrics"], status["metrics"], *status["choices"]
-    assert (
-        [one["predicted_tokens"] for one in told] == [status["estimate"]["predicted_tokens"]["median"]] * 3 == [5] * 3
-    )
+    told = [one["predicted_tokens"] for one in (reply["metrics"], status["metrics"], *status["choices"])]
+    assert [*told, status["estimate"]["predicted_tokens"]["median"]] == [5] * 4
 
 
 async def test_equal_prompts_are_asked_about_once_and_count_together(predicting: Live, lengths: FakeLengths) -> None:

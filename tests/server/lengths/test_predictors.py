@@ -34,6 +34,7 @@ from tests.server.lengths.processes import list_predictors
 
 pytestmark = pytest.mark.usefixtures("cache")
 
+Heard = Callable[[float], None]
 QUERY = LengthQuery("a b", "c d", 40, 100)
 PARAMS = SamplingParams(max_tokens=100)
 
@@ -51,17 +52,16 @@ def config(embedder: Path) -> ServeConfig:
     )
 
 
+def unheard(seconds: float) -> None:
+    """Of times that nobody asks for."""
+
+
 @asynccontextmanager
 async def lengths_of(
-    config: ServeConfig,
-    make: Make | None = light_predictor.predict,
-    held: Callable[[float], None] = lambda seconds: None,
-    late: Callable[[float], None] = lambda seconds: None,
+    config: ServeConfig, make: Make | None = light_predictor.predict, *, held: Heard = unheard, late: Heard = unheard
 ) -> AsyncIterator[Lengths]:
-    async with (
-        open_predictor(config, make, niceness=0) as process,  # other tests may keep all cores busy
-        AsyncExitStack() as stack,
-    ):
+    # Nothing is nice: other tests may keep all cores busy.
+    async with open_predictor(config, make, niceness=0) as process, AsyncExitStack() as stack:
         yield await open_lengths(stack, config, process, PredictorContext(held, late))
 
 
@@ -79,7 +79,7 @@ async def serve(lengths: Lengths, generated: int = 5, query: LengthQuery = QUERY
     return prediction
 
 
-def journalled(cache: Path) -> list[RequestEntry]:
+def recorded(cache: Path) -> list[RequestEntry]:
     return list(read(cache / "journal" / "journal.sqlite3"))
 
 
@@ -89,15 +89,10 @@ def keep_forest(cache: Path, about_embedder: str) -> None:
 
 async def test_without_a_forest_earlier_answers_are_the_guess(config: ServeConfig, cache: Path) -> None:
     async with lengths_of(config) as lengths:
-        first, second = await serve(lengths, 5), await serve(lengths, 7)
-        assert (first.length, first.source) == (100, Source.MAX_TOKENS)
-        assert (second.length, second.source) == (5, Source.HISTORY)
-    entries = journalled(cache)
-    assert [(one.model, one.source, one.generated) for one in entries] == [
-        ("tiny", "max_tokens", 5),
-        ("tiny", "history", 7),
-    ]
-    assert [len(one.features) for one in entries] == [FEATURES, FEATURES]
+        served = [await serve(lengths, 5), await serve(lengths, 7)]
+        assert [(one.length, one.source) for one in served] == [(100, Source.MAX_TOKENS), (5, Source.HISTORY)]
+    entries = [(one.model, one.source, one.generated, len(one.features)) for one in recorded(cache)]
+    assert entries == [("tiny", "max_tokens", 5, FEATURES), ("tiny", "history", 7, FEATURES)]
     assert list_predictors() == []
 
 
@@ -125,7 +120,7 @@ async def test_a_late_prediction_reaches_request_and_journal(config: ServeConfig
         row_id, length, distribution = await revised
         assert (row_id, distribution is not None, len(delays)) == (3, True, 1)
         lengths.on_end(request, FinishReason.STOP, 1.0)
-    (entry,) = journalled(cache)
+    (entry,) = recorded(cache)
     assert (entry.predicted, entry.source, len(entry.features)) == (length, "forest", FEATURES)
 
 
@@ -148,24 +143,22 @@ async def test_a_forest_that_is_refused_is_told_with_the_remedy_and_serving_goes
     assert caplog.text.count("train it again with `lengthwise train`; until then lengths are predicted without it") == 1
 
 
-async def test_what_was_served_is_learned_from(config: ServeConfig, cache: Path) -> None:
-    async with lengths_of(config) as lengths:
-        learning = lengths.learning
-        assert isinstance(learning, Learning)
-        await serve(lengths, 5)
-        await learning.learn()
+@pytest.mark.parametrize("journalled", [True, False])
+async def test_what_was_served_is_learned_from(config: ServeConfig, cache: Path, journalled: bool) -> None:
+    async with lengths_of(replace(config, no_journal=not journalled)) as lengths:
+        await serve(lengths)
+        assert isinstance(lengths.learning, Learning)
+        await lengths.learning.learn()
         lesson = lengths.lesson
         assert lesson is not None and lesson.rows == 1
         assert forest_path(cache, "tiny").exists()
         while (await serve(lengths)).source is not Source.FOREST:
             pass  # the new forest is read in a thread
+    assert (cache / "journal").exists() is journalled
 
 
-OWN = PredictorContext(
-    lambda seconds: None,
-    lambda seconds: None,
-    token_features=TokenFeatures.of([np.random.default_rng(0).normal(size=(50, 32)).astype(np.float32)]),
-)
+TABLE = np.random.default_rng(0).normal(size=(50, 32)).astype(np.float32)
+OWN = PredictorContext(unheard, unheard, token_features=TokenFeatures.of([TABLE]))
 
 
 @asynccontextmanager
@@ -193,7 +186,7 @@ async def test_the_default_learns_lengths_in_this_process_from_a_hundred_answers
         assert last.source is Source.OWN
         assert lengths.lesson is not None and lengths.front is not None
         assert lengths.front.failures == 0
-    assert {one.source for one in journalled(cache)} == {"max_tokens", "own-embeddings"}
+    assert {one.source for one in recorded(cache)} == {"max_tokens", "own-embeddings"}
     async with own_lengths(config) as lengths:
         short, long = [await serve(lengths, query=asking(tokens)) for tokens in (3, 19)]
         assert short.source is Source.OWN and short.length < 20 < 30 < long.length
@@ -205,8 +198,7 @@ async def test_answers_of_a_model_with_other_embeddings_are_not_learned_from(con
         for tokens in range(1, 11):
             for _ in range(10):
                 await serve(lengths, 2 * tokens, asking(tokens))
-    assert OWN.token_features is not None
-    other = replace(OWN, token_features=TokenFeatures.of([OWN.token_features.table + 1]))
+    other = replace(OWN, token_features=TokenFeatures.of([TABLE + 1]))
     async with own_lengths(config, other) as lengths:
         assert (await serve(lengths, query=asking(3))).source is Source.MAX_TOKENS
 
@@ -214,7 +206,7 @@ async def test_answers_of_a_model_with_other_embeddings_are_not_learned_from(con
 async def test_a_failing_default_is_told_once(config: ServeConfig, caplog: pytest.LogCaptureFixture) -> None:
     async with own_lengths(config) as lengths:
         beyond = replace(QUERY, tokens=(10**6,))  # no embedding has this number
-        assert [(await lengths.predict(beyond, PARAMS)) is not None for _ in range(3)] == [True] * 3
+        assert None not in [await lengths.predict(beyond, PARAMS) for _ in range(3)]
         assert lengths.front is not None and lengths.front.failures == 3
     assert caplog.text.count("the length predictor failed") == 1
 
@@ -240,25 +232,17 @@ async def test_a_process_that_cannot_start_stops_nobody(config: ServeConfig, cap
     assert "no lengths can be predicted, requests go on with guesses" in caplog.text and "is empty" in caplog.text
 
 
-async def test_a_cache_knows_near_duplicates(config: ServeConfig) -> None:
-    async with lengths_of(replace(config, length_cache_size=8)) as lengths:
+@pytest.mark.parametrize(("usual", "flag", "kept"), [(0, None, 0), (0, 8, 1), (8, None, 1), (8, 0, 0)])
+async def test_a_cache_that_a_predictor_or_a_flag_wants_knows_near_duplicates(
+    config: ServeConfig, monkeypatch: pytest.MonkeyPatch, usual: int, flag: int | None, kept: int
+) -> None:
+    assert KINDS[Length.FOREST].cache_size == 0
+    monkeypatch.setattr(predictors, "KINDS", {Length.FOREST: replace(KINDS[Length.FOREST], cache_size=usual)})
+    async with lengths_of(replace(config, length_cache_size=flag)) as lengths:
         await serve(lengths, 5)
         again = await serve(lengths, 6)
-        assert (again.length, again.source) == (5, Source.CACHE)
-        assert lengths.cached is not None and lengths.cached.cache.hits == 1
-    async with lengths_of(config) as lengths:
-        assert lengths.cached is None
-
-
-async def test_a_flag_turns_a_predictors_cache_off(config: ServeConfig, monkeypatch: pytest.MonkeyPatch) -> None:
-    forest = replace(KINDS[Length.FOREST], cache_size=8)
-    monkeypatch.setattr(predictors, "KINDS", {Length.FOREST: forest})
-    async with lengths_of(config) as lengths:
-        assert lengths.cached is not None
-    async with lengths_of(replace(config, length_cache_size=0)) as lengths:
-        await serve(lengths, 5)
-        assert (await serve(lengths, 6)).source is not Source.CACHE
-        assert lengths.cached is None
+        assert (again.length, again.source) == (5, Source.CACHE if kept else Source.HISTORY)
+        assert (0 if lengths.cached is None else lengths.cached.cache.hits) == kept
 
 
 async def test_where_nobody_predicts_requests_are_recorded_all_the_same(config: ServeConfig, cache: Path) -> None:
@@ -268,17 +252,7 @@ async def test_where_nobody_predicts_requests_are_recorded_all_the_same(config: 
         lengths.note(request, QUERY, None, nobody_hears)
         lengths.on_end(request, FinishReason.STOP, 1.0)
         assert list_predictors() == []
-    assert [(one.predicted, one.generated) for one in journalled(cache)] == [(None, 5)]
-
-
-async def test_without_a_journal_what_is_served_is_learned_from(config: ServeConfig, cache: Path) -> None:
-    async with lengths_of(replace(config, no_journal=True)) as lengths:
-        await serve(lengths)
-        assert isinstance(lengths.learning, Learning)
-        await lengths.learning.learn()
-        lesson = lengths.lesson
-        assert lesson is not None and lesson.rows == 1
-    assert not (cache / "journal").exists()
+    assert [(one.predicted, one.generated) for one in recorded(cache)] == [(None, 5)]
 
 
 async def test_an_oracle_knows_and_needs_replayed_lengths(config: ServeConfig) -> None:

@@ -6,8 +6,9 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from concurrent.futures import CancelledError
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from scheduler.length.features import LengthQuery
 from scheduler.length.forest import Examples, Growth, Manifest, grow, read, save
 from scheduler.length.learning import ServedRow
 from scheduler.length.online import fit
-from server.lengths.process import ForestWorker, NicedProcess, PredictorProcess, Setup, embed
+from server.lengths.process import NicedProcess, PredictorProcess, Setup, embed
 from server.predictor_cores import PREDICTOR_NICENESS
 from server.worker_process import ProcessFailed
 from tests.models import tiny_embedder
@@ -42,21 +43,15 @@ def keep_forest(setup: Setup, examples: Examples, *, embedder: str = "tiny") -> 
     save(setup.forest, examples, replace(setup.about, embedder=embedder))
 
 
-def worker(setup: Setup) -> ForestWorker:
-    return ForestWorker(FakeEmbedder(), setup)
-
-
 def test_instructions_and_inputs_are_embedded_in_one_call() -> None:
     fake = FakeEmbedder()
-    features = embed(fake, QUERIES)
-    assert fake.calls == [["a b", "a b", "c d", "e"]]
-    assert features[0].tolist() == [6.0] * 4 + [3.0] * 16 + [40.0]
-    assert features[1].tolist() == [6.0] * 4 + [1.0] * 16 + [5.0]
+    expected = [[6.0] * 4 + [3.0] * 16 + [40.0], [6.0] * 4 + [1.0] * 16 + [5.0]]
+    assert embed(fake, QUERIES).tolist() == expected and fake.calls == [["a b", "a b", "c d", "e"]]
 
 
 def test_with_a_forest_the_worker_answers_with_distributions(setup: Setup) -> None:
     keep_forest(setup, linear(1000))
-    estimates = worker(setup).estimate(QUERIES)
+    estimates = light_predictor.predict(setup).estimate(QUERIES)
     means = [one.distribution.mean for one in estimates if one.distribution is not None]
     assert means == pytest.approx(grow(linear(1000), setup.about.growth).predict(embed(FakeEmbedder(), QUERIES)))
     assert [one.features[-1] for one in estimates] == [40, 5]
@@ -64,7 +59,7 @@ def test_with_a_forest_the_worker_answers_with_distributions(setup: Setup) -> No
 
 async def test_a_forest_for_another_embedder_is_not_used(setup: Setup, caplog: pytest.LogCaptureFixture) -> None:
     keep_forest(setup, linear(), embedder="labse")
-    assert [estimate.distribution for estimate in worker(setup).estimate(QUERIES)] == [None, None]
+    assert [estimate.distribution for estimate in light_predictor.predict(setup).estimate(QUERIES)] == [None, None]
     with closing(PredictorProcess(setup, light_predictor.predict)) as process:
         assert await process.training() is None
     assert "made for the embedder labse with 32 tokens, not for tiny" in caplog.text
@@ -72,7 +67,7 @@ async def test_a_forest_for_another_embedder_is_not_used(setup: Setup, caplog: p
 
 def test_a_new_forest_takes_the_old_ones_place(setup: Setup) -> None:
     keep_forest(setup, linear())
-    one = worker(setup)
+    one = light_predictor.predict(setup)
     ten = Examples(linear().features, np.full(200, 10, dtype=np.float32))
     one.take(grow(ten, setup.about.growth))
     distributions = [estimate.distribution for estimate in one.estimate(QUERIES)]
@@ -161,22 +156,23 @@ async def test_the_process_learns_comes_back_after_a_kill_and_ends(setup: Setup)
     assert list_predictors() == []
 
 
-def stop_predictor() -> int:
-    """Stop the process that predicts, as SIGSTOP does; returns its number."""
+@contextmanager
+def stopped_predictor() -> Iterator[None]:
+    """A process that predicts and stands still, which is gone afterwards."""
     os.kill(number := predictor_pid(), signal.SIGSTOP)
-    return number
+    yield
+    with pytest.raises(ProcessLookupError):
+        os.kill(number, 0)
 
 
 async def test_a_process_that_stands_still_is_replaced(setup: Setup) -> None:
     """It was waited for without an end, and nothing was predicted any more."""
     with closing(PredictorProcess(setup, light_predictor.predict, timeout=1)) as process:
         await process.start()
-        stopped = stop_predictor()
-        with pytest.raises(ProcessFailed, match="stands still"):
-            await process.estimate(QUERIES)
-        assert len(await process.estimate(QUERIES)) == 2
-        with pytest.raises(ProcessLookupError):
-            os.kill(stopped, 0)
+        with stopped_predictor():
+            with pytest.raises(ProcessFailed, match="stands still"):
+                await process.estimate(QUERIES)
+            assert len(await process.estimate(QUERIES)) == 2
 
 
 async def test_the_end_waits_for_no_process_standing_still(setup: Setup, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -184,14 +180,12 @@ async def test_the_end_waits_for_no_process_standing_still(setup: Setup, monkeyp
     monkeypatch.setattr("server.worker_process.END_TIMEOUT", 0.1)
     process = PredictorProcess(setup, light_predictor.predict, timeout=600)
     await process.start()
-    stopped = stop_predictor()
-    waiting = asyncio.create_task(process.estimate(QUERIES))
-    await asyncio.sleep(0)  # it begins
-    await asyncio.to_thread(process.close)
-    with pytest.raises(ProcessFailed):
-        await waiting
-    with pytest.raises(ProcessLookupError):
-        os.kill(stopped, 0)
+    with stopped_predictor():
+        waiting = asyncio.create_task(process.estimate(QUERIES))
+        await asyncio.sleep(0)  # it begins
+        await asyncio.to_thread(process.close)
+        with pytest.raises(ProcessFailed):
+            await waiting
 
 
 async def test_examples_that_nothing_can_be_learned_from_are_told(setup: Setup) -> None:

@@ -1,8 +1,8 @@
 """SSJF's proxy from `lengthwise train` to the process that predicts with it, on a tiny model and a tiny encoder."""
 
 import json
+from collections.abc import Callable
 from contextlib import closing
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -20,7 +20,7 @@ from tests.server.cli.commands.runner import run_command
 
 pytestmark = pytest.mark.usefixtures("cache")
 
-train = partial(run_command, train_command.add_parser, "train", "--predictor", "proxy")
+Train = Callable[..., int]
 
 
 def rows_file(path: Path, rows: int = 60, length: int | None = None) -> Path:
@@ -34,29 +34,33 @@ def rows_file(path: Path, rows: int = 60, length: int | None = None) -> Path:
     return path
 
 
-def flags(tiny_folder: Path, embedder: Path) -> tuple[object, ...]:
-    return ("--tokenizer", tiny_folder, "--embedder", embedder / "bert", "--epochs", 1)
+@pytest.fixture
+def train(tmp_path: Path, tiny_folder: Path, embedder: Path) -> Train:
+    def run(*more: object, rows: int = 60, length: int | None = None) -> int:
+        file = rows_file(tmp_path / "rows.jsonl", rows, length)
+        flags = ("--tokenizer", tiny_folder, "--embedder", embedder / "bert", "--epochs", 1, *more)
+        return run_command(train_command.add_parser, "train", "--predictor", "proxy", file, *flags)
+
+    return run
 
 
 def test_a_file_becomes_a_report_and_a_proxy(
-    tmp_path: Path, tiny_folder: Path, embedder: Path, cache: Path, capsys: pytest.CaptureFixture[str]
+    train: Train, tiny_folder: Path, cache: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert train(rows_file(tmp_path / "rows.jsonl"), *flags(tiny_folder, embedder)) == 0
+    assert train() == 0
     out = capsys.readouterr().out
     path = proxy_path(cache, str(tiny_folder))
     about = read_manifest(path)
     assert (about.task, about.max_tokens, about.rows) == (ProxyTask.REGRESSION_L1, 32, 43)
     assert "43 rows to learn from, 5 watched, 12 held out" in out and str(path) in out
-    for word in ("accuracy", "f1", "mae", "tau", "within twice"):
-        assert word in out
+    assert all(word in out for word in ("accuracy", "f1", "mae", "tau", "within twice"))
 
 
 def test_all_tasks_are_compared_as_json_and_one_is_kept(
-    tmp_path: Path, tiny_folder: Path, embedder: Path, capsys: pytest.CaptureFixture[str]
+    train: Train, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "mine"
-    more = ("--task", "ordinal-l1", "--compare-tasks", "--json", "--output", out)
-    assert train(rows_file(tmp_path / "rows.jsonl"), *flags(tiny_folder, embedder), *more) == 0
+    assert train("--task", "ordinal-l1", "--compare-tasks", "--json", "--output", out) == 0
     told = json.loads(capsys.readouterr().out)
     assert told["kept"] == "ordinal-l1" and read_manifest(out).task is ProxyTask.ORDINAL_L1
     assert told["tasks"].keys() == set(ProxyTask)
@@ -72,19 +76,17 @@ UNTRAINABLE = [
 
 @pytest.mark.parametrize(("rows", "length", "task", "said"), UNTRAINABLE)
 def test_what_cannot_be_trained_is_one_line(
-    tmp_path: Path, tiny_folder: Path, embedder: Path, rows: int, length: int | None, task: str, said: str,
-    capsys: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
-    file = rows_file(tmp_path / "rows.jsonl", rows, length)
-    assert train(file, *flags(tiny_folder, embedder), "--task", task) == 1
+    train: Train, rows: int, length: int | None, task: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert train("--task", task, rows=rows, length=length) == 1
     err = capsys.readouterr().err
     assert err.startswith("lengthwise: error: ") and said in err and err.count("\n") == 1
 
 
 @pytest.fixture
-def trained(tmp_path: Path, tiny_folder: Path, embedder: Path, capsys: pytest.CaptureFixture[str]) -> Setup:
+def trained(train: Train, tmp_path: Path, embedder: Path) -> Setup:
     path = tmp_path / "proxy"
-    assert train(rows_file(tmp_path / "rows.jsonl"), *flags(tiny_folder, embedder), "--output", path) == 0
+    assert train("--output", path) == 0
     return Setup(embedder, path, Manifest("tiny", 32), niceness=0)  # other tests may keep all cores busy
 
 

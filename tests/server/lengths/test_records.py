@@ -33,11 +33,7 @@ class Learned:
 
 
 CONFIG = FrontConfig(strategy="magnus")
-
-
 QUERY = LengthQuery("Translate.", "Hello", 3, 8)
-
-
 FORESEEN = Prediction(6.5, Source.FOREST, (1.0, 2.0))
 
 
@@ -98,20 +94,13 @@ def test_a_finished_request_is_recorded_without_its_texts(path: Path) -> None:
     assert entry == request_entry(entry.finished_at, **lengths, **times, runs=2, features=(1.0, 2.0))
 
 
-def test_a_run_is_recorded_by_its_name(path: Path) -> None:
+def test_a_run_and_what_was_promised_and_asked_for_are_recorded_beside_what_came_true(path: Path) -> None:
     stage, request = Stage(path), ended_request()
-    request.program = Program("run", Kind(), 0.0)
-    stage.end(request, FinishReason.STOP)
-    assert [one.program for one in stage.requests()] == ["run"]
-
-
-def test_what_was_promised_and_asked_for_is_recorded_beside_what_came_true(path: Path) -> None:
-    stage, request = Stage(path), ended_request()
-    since = request.times.came
+    since, request.program = request.times.came, Program("run", Kind(), 0.0)
     request.expected, request.promised, request.coverage = Expected(since, 0, 0.0, point=2.0, high=5.0), since + 6, 0.9
     stage.end(request, FinishReason.STOP)
     (entry,) = stage.requests()
-    assert (entry.promised, entry.asked, entry.coverage, entry.latency) == (5.0, 6.0, 0.9, 4.0)
+    assert (entry.program, entry.promised, entry.asked, entry.coverage, entry.latency) == ("run", 5.0, 6.0, 0.9, 4.0)
 
 
 def test_texts_are_recorded_where_the_operator_allows_it(path: Path) -> None:
