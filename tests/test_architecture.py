@@ -21,15 +21,8 @@ ALLOWED = {
     "models": {"models"},
     "engine": {"engine", "models"},
     "scheduler": {
-        "scheduler",
-        "models.errors",
-        "models.files",
-        "models.options",
-        "models.recent",
-        "engine.messages",
-        "engine.sampling.params",
-        "engine.simulated",
-        "engine.measure.timing",
+        *("scheduler", "models.errors", "models.files", "models.options", "models.recent"),
+        *("engine.messages", "engine.sampling.params", "engine.simulated", "engine.measure.timing"),
     },
     "loadgen": {"loadgen", "scheduler", "engine", "models"},
     "loadgen/experiments": {*PACKAGES},
@@ -39,21 +32,10 @@ ALLOWED = {
 """Folder -> our own modules that files below it may import; the longest folder that holds a file counts."""
 
 LIGHT = (
-    "scheduler",
-    "engine/messages.py",
-    "engine/sampling/params.py",
-    "engine/device.py",
-    "engine/lifecycle.py",
-    "engine/rows.py",
-    "engine/kv/host_store.py",
-    "engine/simulated",
-    "engine/measure/timing.py",
-    "models/errors.py",
-    "models/files.py",
-    "models/options.py",
-    "models/network/quantization.py",
-    "models/progress.py",
-    "models/recent.py",
+    *("scheduler", "engine/messages.py", "engine/sampling/params.py", "engine/device.py", "engine/lifecycle.py"),
+    *("engine/rows.py", "engine/kv/host_store.py", "engine/simulated", "engine/measure/timing.py"),
+    *("models/errors.py", "models/files.py", "models/options.py", "models/network/quantization.py"),
+    *("models/progress.py", "models/recent.py"),
 )
 """Files that must run without a tensor library or a server."""
 

@@ -10,11 +10,11 @@ from typing import Any
 import jsonschema_rs
 import pytest
 from openai import AsyncOpenAI, OpenAI
-from openai.types.chat import ChatCompletion
 
 from tests import tiny
 from tests.engine.sampling.grammars import SCHEMAS
 from tests.live_server import serve_here
+from tests.test_structured_output import ask, bound
 
 MODEL = "tiny"
 
@@ -32,16 +32,12 @@ def asked(number: int) -> dict[str, Any]:
 
 
 async def test_every_answer_beside_others_has_its_length_and_its_tokens(many: AsyncOpenAI) -> None:
-    async def ask(number: int) -> ChatCompletion:
-        body = {**asked(number), "logprobs": True, "extra_body": {"ignore_eos": True}}
-        answer: ChatCompletion = await many.chat.completions.create(**body)
-        return answer
-
-    for number, answer in enumerate(await asyncio.gather(*map(ask, range(12)))):
-        assert answer.usage is not None and answer.usage.completion_tokens == 10 + number
-        logprobs = answer.choices[0].logprobs
-        assert logprobs is not None and logprobs.content is not None
-        said = b"".join(bytes(token.bytes or []) for token in logprobs.content if not token.token.startswith("<|"))
+    fields: dict[str, Any] = {"logprobs": True, "extra_body": {"ignore_eos": True}}
+    calls = (many.chat.completions.create(**asked(number) | fields) for number in range(12))
+    for number, answer in enumerate(await asyncio.gather(*calls)):
+        assert answer.usage.completion_tokens == 10 + number
+        scored = answer.choices[0].logprobs.content
+        said = b"".join(bytes(token.bytes or []) for token in scored if not token.token.startswith("<|"))
         decoder = codecs.getincrementaldecoder("utf-8")("replace")  # which waits for the rest of the last character
         assert decoder.decode(said) == answer.choices[0].message.content
 
@@ -54,13 +50,8 @@ def test_a_seeded_answer_without_neighbours_is_the_same_whole_and_streamed(clien
 
 
 async def test_every_answer_matches_its_schema_beside_others(many: AsyncOpenAI) -> None:
-    async def ask(schema: dict[str, Any], seed: int) -> str:
-        format_: Any = {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema, "strict": True}}
-        reply = await many.chat.completions.create(**{**asked(seed), "max_tokens": 400}, response_format=format_)
-        assert reply.choices[0].finish_reason == "stop"
-        return reply.choices[0].message.content or ""
-
     wanted = list(product(SCHEMAS.values(), range(4)))
-    answers = await asyncio.gather(*(ask(schema, seed) for schema, seed in wanted))
+    calls = (ask(many, **asked(seed) | bound(schema, seed) | {"max_tokens": 400}) for schema, seed in wanted)
+    answers = await asyncio.gather(*calls)
     for (schema, _), answer in zip(wanted, answers, strict=True):
         jsonschema_rs.validate(schema, json.loads(answer), validate_formats=True)

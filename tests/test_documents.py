@@ -11,6 +11,7 @@ import pytest
 
 from scheduler.strategy import STRATEGIES
 from server.cli.main import build_parser
+from tests.test_architecture import PACKAGES
 from tests.tools import api_fields
 from tests.tools.claims import read_claims, run_claim
 
@@ -20,19 +21,20 @@ LINK = re.compile(r"\]\(([^)\s]+)\)")
 NAMED = re.compile(r"(?<![\w/])docs/[\w./-]+\.(?:md|html|json)\b")
 
 
-def linked(document: Path) -> Iterator[tuple[str, Path]]:
-    """Every link to a file, and every path below docs/ that the text names."""
+def linked(document: Path) -> Iterator[tuple[str, Path, str]]:
+    """Every link to a file with its anchor, and every path below docs/ that the text names."""
     text = document.read_text("utf-8")
     for link in LINK.findall(text):
-        if not re.match(r"[a-z]+:|#", link):
-            yield link, document.parent / link.partition("#")[0]
+        if not re.match(r"[a-z]+:", link):
+            name, _, anchor = link.partition("#")
+            yield link, document.parent / name if name else document, anchor
     for name in NAMED.findall(text):
-        yield name, ROOT / name
+        yield name, ROOT / name, ""
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.relative_to(ROOT).as_posix())
-def test_links_lead_somewhere(document: Path) -> None:
-    assert [link for link, path in linked(document) if not path.exists()] == []
+def sources(*folders: str) -> list[str]:
+    """The texts of the modules below these folders."""
+    return [path.read_text("utf-8") for folder in folders for path in (ROOT / folder).rglob("*.py")]
 
 
 def slugs(document: Path) -> set[str]:
@@ -43,37 +45,28 @@ def slugs(document: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.relative_to(ROOT).as_posix())
-def test_links_into_documents_lead_to_headings(document: Path) -> None:
-    wrong = []
-    for link in LINK.findall(document.read_text("utf-8")):
-        name, _, anchor = link.partition("#")
-        target = document.parent / name if name else document
-        if anchor and target.suffix == ".md" and not re.match(r"[a-z]+:", link):
-            wrong += [link] if anchor not in slugs(target) else []
-    assert wrong == []
+def test_links_lead_to_files_and_to_headings(document: Path) -> None:
+    found = [*linked(document)]
+    assert [link for link, path, _ in found if not path.exists()] == []
+    anchored = [(link, path, anchor) for link, path, anchor in found if anchor and path.suffix == ".md"]
+    assert [link for link, path, anchor in anchored if anchor not in slugs(path)] == []
 
 
 def test_documents_that_the_code_names_exist() -> None:
-    folders = ("engine", "loadgen", "models", "scheduler", "server")
-    files = [path for folder in folders for path in (ROOT / folder).rglob("*.py")]
-    named = {name for path in files for name in NAMED.findall(path.read_text("utf-8"))}
+    named = {name for text in sources(*PACKAGES) for name in NAMED.findall(text)}
     assert [name for name in sorted(named) if not (ROOT / name).exists()] == []
 
 
 def test_sections_of_the_design_that_the_code_cites_exist() -> None:
-    folders = ("engine", "loadgen", "models", "scheduler", "server", "tests")
-    files = [path for folder in folders for path in (ROOT / folder).rglob("*.py")]
-    cited = {one for path in files for one in re.findall(r"\(design (\d\.\d)\)", path.read_text("utf-8"))}
+    cited = {one for text in sources(*PACKAGES, "tests") for one in re.findall(r"\(design (\d\.\d)\)", text)}
     sections = re.findall(r"^### (\d\.\d) ", (ROOT / "docs/design.md").read_text("utf-8"), re.MULTILINE)
     assert cited and cited <= {*sections}
 
 
 def test_every_message_that_the_questions_explain_is_one_of_the_program() -> None:
-    folders = ("engine", "models", "scheduler", "server")
-    files = [ROOT / "lengthwise.py", *(path for folder in folders for path in (ROOT / folder).rglob("*.py"))]
-    sources = "".join(path.read_text("utf-8") for path in files)
-    source = re.sub(r'"\n\s+f?"', "", sources)  # literals that go on in the next line
-    source = re.sub(r"\{[^{}]*\}", "", source) + sources
+    written = "".join([(ROOT / "lengthwise.py").read_text("utf-8"), *sources(*PACKAGES - {"loadgen"})])
+    source = re.sub(r'"\n\s+f?"', "", written)  # literals that go on in the next line
+    source = re.sub(r"\{[^{}]*\}", "", source) + written
     messages = re.findall(r"^### `(.+)`$", (ROOT / "docs/faq.md").read_text("utf-8"), re.MULTILINE)
     assert len(messages) > 10
     assert [one for one in messages if one not in source] == []

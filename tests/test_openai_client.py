@@ -3,33 +3,33 @@ and consistency are what is checked.
 """
 
 import asyncio
-from itertools import pairwise
 from typing import Any
 
 import openai
 import pytest
 from openai import AsyncOpenAI, OpenAI
-from openai.types.chat import ChatCompletion, ChatCompletionChunk, ChatCompletionMessageParam
-from openai.types.completion import Completion
-from openai.types.responses import Response
 
 MODEL = "tiny"
-MESSAGES: list[ChatCompletionMessageParam] = [{"role": "user", "content": "Say something, 世界 😀."}]
+MESSAGES: list[Any] = [{"role": "user", "content": "Say something, 世界 😀."}]
+CHAT: dict[str, Any] = {"model": MODEL, "messages": MESSAGES, "max_tokens": 12, "temperature": 0}
+COMPLETION: dict[str, Any] = {"model": MODEL, "max_tokens": 8, "temperature": 0}
+RESPONSE: dict[str, Any] = {"model": MODEL, "input": MESSAGES[0]["content"], "max_output_tokens": 12, "temperature": 0}
+ENDLESS = {"ignore_eos": True}
 
 
-ENDLESS: dict[str, Any] = {"model": MODEL, "messages": MESSAGES, "extra_body": {"ignore_eos": True}}
-SHORT: dict[str, Any] = {**ENDLESS, "max_tokens": 12, "temperature": 0}
+def chat(client: OpenAI, **extra: object) -> Any:
+    """A short greedy answer; of a kind that is checked here, as are those below."""
+    return client.chat.completions.create(**CHAT, extra_body=ENDLESS | extra)
 
 
-def chat(client: OpenAI, **extra: object) -> ChatCompletion:
-    """A short greedy answer."""
-    answer: ChatCompletion = client.chat.completions.create(**SHORT | {"extra_body": {"ignore_eos": True, **extra}})
-    return answer
+def complete(client: OpenAI, prompt: str | list[str] | list[int], **extra: object) -> Any:
+    """A short greedy completion."""
+    return client.completions.create(**COMPLETION, prompt=prompt, extra_body=ENDLESS | extra)
 
 
-def text_of(chunks: list[ChatCompletionChunk], index: int = 0) -> str:
-    choices = [choice for chunk in chunks for choice in chunk.choices if choice.index == index]
-    return "".join(choice.delta.content or "" for choice in choices)
+def respond(client: OpenAI, **extra: object) -> Any:
+    """A short greedy response."""
+    return client.responses.create(**RESPONSE, extra_body=ENDLESS | extra)
 
 
 def test_models_are_listed_and_found(client: OpenAI) -> None:
@@ -39,24 +39,19 @@ def test_models_are_listed_and_found(client: OpenAI) -> None:
 
 def test_a_whole_answer_counts_its_tokens(client: OpenAI) -> None:
     answer = chat(client)
-    assert answer.object == "chat.completion"
-    assert answer.choices[0].message.role == "assistant"
-    assert answer.choices[0].message.content is not None
-    assert answer.choices[0].finish_reason == "length"
-    assert answer.usage is not None
-    assert answer.usage.completion_tokens == 12
-    assert answer.usage.total_tokens == answer.usage.prompt_tokens + 12
+    (choice,) = answer.choices
+    assert (answer.object, choice.message.role, choice.finish_reason) == ("chat.completion", "assistant", "length")
+    assert choice.message.content is not None
+    assert answer.usage.completion_tokens == 12 == answer.usage.total_tokens - answer.usage.prompt_tokens
 
 
 def test_a_streamed_answer_is_the_whole_answer(client: OpenAI) -> None:
-    stream = client.chat.completions.create(**SHORT, stream=True, stream_options={"include_usage": True})
-    *chunks, last = list(stream)
-    whole = chat(client)
-    assert text_of(chunks) == whole.choices[0].message.content
-    assert chunks[0].choices[0].delta.role == "assistant"
-    assert [chunk.choices[0].finish_reason for chunk in chunks][-1] == "length"
-    assert last.choices == []
-    assert last.usage == whole.usage
+    asked = {**CHAT, "extra_body": ENDLESS, "stream": True, "stream_options": {"include_usage": True}}
+    *chunks, last = client.chat.completions.create(**asked)
+    choices, whole = [chunk.choices[0] for chunk in chunks], chat(client)
+    assert "".join(choice.delta.content or "" for choice in choices) == whole.choices[0].message.content
+    assert (choices[0].delta.role, choices[-1].finish_reason) == ("assistant", "length")
+    assert (last.choices, last.usage) == ([], whole.usage)
 
 
 def test_n_greedy_answers_are_equal_and_n_sampled_ones_are_not(client: OpenAI) -> None:
@@ -75,50 +70,31 @@ def test_the_choices_of_one_call_are_those_of_calls_with_the_seeds_that_follow(c
 
 def test_an_answer_ends_before_its_stop_string(client: OpenAI) -> None:
     whole = chat(client, max_tokens=40).choices[0].message.content
-    assert whole is not None
     stop = whole[5:8]
     stopped = chat(client, max_tokens=40, stop=[stop]).choices[0]
-    assert stopped.finish_reason == "stop"
-    assert stopped.message.content == whole[: whole.index(stop)]
+    assert (stopped.finish_reason, stopped.message.content) == ("stop", whole[: whole.index(stop)])
     included = chat(client, max_tokens=40, stop=stop, include_stop_str_in_output=True).choices[0]
     assert included.message.content == whole[: whole.index(stop) + len(stop)]
 
 
 def test_logprobs_of_a_chat_go_with_its_tokens(client: OpenAI) -> None:
-    answer = chat(client, logprobs=True, top_logprobs=3)
-    logprobs = answer.choices[0].logprobs
-    assert logprobs is not None and logprobs.content is not None
-    assert len(logprobs.content) == 12
-    for token in logprobs.content:
-        assert token.logprob <= 0
+    scored = chat(client, logprobs=True, top_logprobs=3).choices[0].logprobs.content
+    assert len(scored) == 12
+    for token in scored:
         best = [one.logprob for one in token.top_logprobs]
-        assert len(best) == 3
-        assert all(one >= other for one, other in pairwise(best))
-        assert token.logprob == pytest.approx(best[0])  # greedy takes the likeliest
+        assert len(best) == 3 and best == sorted(best, reverse=True)
+        assert token.logprob == pytest.approx(best[0]) and token.logprob <= 0  # greedy takes the likeliest
 
 
 def test_logprobs_of_a_completion_and_its_echo_agree_with_scoring_it_afterwards(client: OpenAI) -> None:
     made = complete(client, "One two", logprobs=0, echo=True)
-    first = made.choices[0].logprobs
-    assert first is not None and first.tokens is not None and first.token_logprobs is not None
+    first, count = made.choices[0].logprobs, made.usage.prompt_tokens
     assert made.choices[0].text.startswith("One two")
-    assert made.usage is not None
     assert len(first.tokens) == len(first.token_logprobs) == made.usage.total_tokens
-    start: float | None = first.token_logprobs[0]  # the client's types leave out that nothing precedes it
-    assert start is None
-    assert all(one <= 0 for one in first.token_logprobs[1:])
+    assert first.token_logprobs[0] is None and all(one <= 0 for one in first.token_logprobs[1:])
     scored = complete(client, "One two", logprobs=0, echo=True, max_tokens=0).choices[0]
     assert scored.text == "One two"
-    assert scored.logprobs is not None and scored.logprobs.token_logprobs is not None
-    count = made.usage.prompt_tokens
     assert scored.logprobs.token_logprobs[1:] == pytest.approx(first.token_logprobs[1:count], abs=1e-4)
-
-
-def complete(client: OpenAI, prompt: str | list[str] | list[int], **extra: object) -> Completion:
-    """A short greedy completion."""
-    return client.completions.create(
-        model=MODEL, prompt=prompt, max_tokens=8, temperature=0, extra_body={"ignore_eos": True, **extra}
-    )
 
 
 def test_several_prompts_are_answered_as_each_alone(client: OpenAI) -> None:
@@ -127,14 +103,11 @@ def test_several_prompts_are_answered_as_each_alone(client: OpenAI) -> None:
     alone = [complete(client, prompt) for prompt in prompts]
     assert [choice.text for choice in together.choices] == [answer.choices[0].text for answer in alone]
     assert [choice.index for choice in together.choices] == [0, 1, 2]
-    assert together.usage is not None
-    assert together.usage.prompt_tokens == sum(answer.usage.prompt_tokens for answer in alone if answer.usage)
+    assert together.usage.prompt_tokens == sum(answer.usage.prompt_tokens for answer in alone)
 
 
 def test_a_streamed_completion_is_the_whole_completion(client: OpenAI) -> None:
-    stream = client.completions.create(
-        model=MODEL, prompt=[5, 6, 7], max_tokens=8, temperature=0, stream=True, extra_body={"ignore_eos": True}
-    )
+    stream = client.completions.create(**COMPLETION, prompt=[5, 6, 7], stream=True, extra_body=ENDLESS)
     assert "".join(chunk.choices[0].text for chunk in stream) == complete(client, [5, 6, 7]).choices[0].text
 
 
@@ -152,54 +125,37 @@ def test_errors_are_raised_as_the_clients_own_kinds(client: OpenAI) -> None:
 
 def test_nul_is_read_and_counted_like_any_character(client: OpenAI) -> None:
     plain, holding = complete(client, "ab").usage, complete(client, "a\0b", stop="\0").usage
-    assert plain is not None and holding is not None
     assert holding.prompt_tokens == plain.prompt_tokens + 1
-    reply = client.chat.completions.create(model=MODEL, messages=[{"role": "user", "content": "a\0"}], max_tokens=2)
-    assert reply.choices[0].finish_reason in ("stop", "length")
+    reply = chat(client, messages=[{"role": "user", "content": "a\0"}], max_tokens=2)
+    assert reply.choices[0].finish_reason == "length"
 
 
 async def test_many_clients_at_once_each_get_what_they_get_alone(many: AsyncOpenAI) -> None:
-    async def ask(number: int) -> str | None:
-        messages: list[ChatCompletionMessageParam] = [{"role": "user", "content": f"{number} " * (number + 1)}]
-        answer = await many.chat.completions.create(
-            model=MODEL, messages=messages, max_tokens=10 + number, temperature=1, seed=number
-        )
-        return answer.choices[0].message.content
+    async def ask(number: int) -> str:
+        messages = [{"role": "user", "content": f"{number} " * (number + 1)}]
+        fields = {"messages": messages, "max_tokens": 10 + number, "temperature": 1, "seed": number}
+        answer: Any = await many.chat.completions.create(**CHAT | fields)
+        return str(answer.choices[0].message.content)
 
     together = await asyncio.gather(*(ask(number) for number in range(12)))
     assert [await ask(number) for number in range(12)] == together
-
-
-RESPONSE: dict[str, Any] = {"model": MODEL, "input": MESSAGES[0]["content"], "max_output_tokens": 12, "temperature": 0}
-
-
-def respond(client: OpenAI, **extra: object) -> Response:
-    """A short greedy response."""
-    response: Response = client.responses.create(**RESPONSE, extra_body={"ignore_eos": True, **extra})
-    return response
 
 
 def test_a_response_says_what_a_chat_does(client: OpenAI) -> None:
     response = respond(client)
     assert response.output_text == chat(client).choices[0].message.content
     assert (response.status, response.object) == ("incomplete", "response")
-    assert response.incomplete_details is not None
     assert response.incomplete_details.reason == "max_output_tokens"
-    assert response.usage is not None
-    assert response.usage.output_tokens == 12
-    assert response.usage.total_tokens == response.usage.input_tokens + 12
-    instructed = respond(client, instructions="Be brief.")
-    assert instructed.usage is not None and instructed.usage.input_tokens > response.usage.input_tokens
+    assert response.usage.output_tokens == 12 == response.usage.total_tokens - response.usage.input_tokens
+    assert respond(client, instructions="Be brief.").usage.input_tokens > response.usage.input_tokens
 
 
 def test_a_streamed_response_is_the_whole_response(client: OpenAI) -> None:
     whole = respond(client)
-    asked = RESPONSE | {"input": MESSAGES, "extra_body": {"ignore_eos": True}}
-    events = list(client.responses.create(**asked, stream=True))
+    events: list[Any] = list(client.responses.create(**RESPONSE | {"input": MESSAGES}, extra_body=ENDLESS, stream=True))
     assert "".join(event.delta for event in events if event.type == "response.output_text.delta") == whole.output_text
     last = events[-1]
-    assert last.type == "response.incomplete"
-    assert last.response.output_text == whole.output_text
+    assert (last.type, last.response.output_text) == ("response.incomplete", whole.output_text)
     assert last.response.usage == whole.usage
 
 
@@ -212,7 +168,6 @@ def test_the_clients_own_reader_of_response_streams_reads_ours(client: OpenAI) -
 def test_a_response_goes_on_from_one_that_was_stored(client: OpenAI) -> None:
     first = respond(client, input="Hi")
     second = respond(client, input="More", previous_response_id=first.id)
-    assert second.usage is not None and first.usage is not None
     assert second.usage.input_tokens > first.usage.total_tokens
     assert client.responses.retrieve(first.id).output_text == first.output_text
     client.responses.delete(first.id)
@@ -226,5 +181,4 @@ def test_tokenizing_there_and_back_keeps_the_text(client: OpenAI) -> None:
     assert tokens["count"] == len(tokens["tokens"])
     assert client.post("../detokenize", cast_to=dict[str, str], body={"tokens": tokens["tokens"]})["prompt"] == text
     counted = client.post("../tokenize", cast_to=dict[str, Any], body={"messages": MESSAGES})
-    usage = chat(client).usage
-    assert usage is not None and usage.prompt_tokens == counted["count"]
+    assert chat(client).usage.prompt_tokens == counted["count"]

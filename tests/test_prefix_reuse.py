@@ -1,18 +1,14 @@
 """The second turn of a chat, on a real server: what it need not read, who profits, and what the API tells of it."""
 
-from __future__ import annotations
-
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
+from openai import OpenAI
 
 from tests.live_server import serve_here
-
-if TYPE_CHECKING:
-    from openai import OpenAI
 
 KEYS = "alice-key-0123456789abcdef", "bob-key-0123456789abcdefgh"
 HISTORY: list[Any] = [{"role": "system", "content": "the quick brown fox jumps over the lazy dog, and " * 12}]
@@ -26,17 +22,11 @@ def url(tiny_folder: Path) -> Iterator[str]:
 
 def ask(client: OpenAI, key: str, question: str, **fields: str) -> tuple[str, int, int]:
     """Text of an answer, tokens of its prompt, and those of them that were not read again."""
-    reply = client.with_options(api_key=key).chat.completions.create(
-        model="tiny",
-        messages=[*HISTORY, {"role": "user", "content": question}],
-        max_tokens=8,
-        temperature=0,
-        extra_body=fields,
-    )
-    assert reply.usage is not None and reply.usage.prompt_tokens_details is not None
+    messages = [*HISTORY, {"role": "user", "content": question}]
+    asked: dict[str, Any] = {"model": "tiny", "messages": messages, "max_tokens": 8, "temperature": 0}
+    reply: Any = client.with_options(api_key=key).chat.completions.create(**asked, extra_body=fields)
     cached = reply.usage.prompt_tokens_details.cached_tokens
-    assert cached is not None
-    return reply.choices[0].message.content or "", reply.usage.prompt_tokens, cached
+    return reply.choices[0].message.content, reply.usage.prompt_tokens, cached
 
 
 def count_hits(url: str) -> float:
