@@ -31,35 +31,12 @@ CHECKS = [
     checks.response_schema_conformance,
 ]
 HARD_TO_GUESS = frozenset(
-    {
-        "model",
-        "max_tokens",
-        "max_completion_tokens",
-        "max_output_tokens",
-        "min_tokens",
-        "replay_tokens",
-        "stop_token_ids",
-        "logit_bias",
-        "dimensions",
-        "stream_options",
-        "prompt_logprobs",
-        "top_logprobs",
-        "best_of",
-        "n",
-        "deadline_ms",
-        "suffix",
-        "functions",
-        "tools",
-        "tool_choice",
-        "response_format",
-        "structured_outputs",
-        "text",
-        "store",
-        "background",
-        "truncation",
-        "previous_response_id",
-        "conversation",
-    }
+    (
+        *("model", "max_tokens", "max_completion_tokens", "max_output_tokens", "min_tokens", "replay_tokens"),
+        *("stop_token_ids", "logit_bias", "prompt_logprobs", "top_logprobs", "best_of", "n", "suffix", "deadline_ms"),
+        *("functions", "tools", "tool_choice", "response_format", "structured_outputs", "text", "stream_options"),
+        *("store", "background", "truncation", "previous_response_id", "conversation", "dimensions"),
+    )
 )
 """Fields whose right values depend on the model or on each other: with all of them, no body would ever be right."""
 
@@ -75,14 +52,8 @@ LOOSE = frozenset({"estimate", "createMessage", "countMessageTokens", "createRes
 """Operations whose bodies are told less exactly than they are checked: that of any call, Anthropic's,
 and those of responses."""
 
-QUICK = {
-    "createChatCompletion": 50,
-    "createResponse": 50,
-    "createEmbedding": 30,
-    "createCompletion": 60,
-    "tokenize": 40,
-    "detokenize": 60,
-}
+QUICK = {"createChatCompletion": 50, "createResponse": 50, "createEmbedding": 30, "createCompletion": 60}
+QUICK |= {"tokenize": 40, "detokenize": 60}
 """Requests to the operations that have a body, the same each time."""
 
 

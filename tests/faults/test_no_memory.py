@@ -4,6 +4,7 @@ With LENGTHWISE_TEST_FAULTS set only, as `make test-faults` does: the process gi
 """
 
 import asyncio
+import subprocess
 from pathlib import Path
 
 import aiohttp
@@ -12,7 +13,7 @@ import pytest
 
 from tests import tiny
 from tests.faults.test_faults import EVERY
-from tests.live_server import started
+from tests.live_server import COMMAND, ready_url
 
 CALLS = 8
 
@@ -41,12 +42,16 @@ async def statuses(url: str) -> list[int]:
 @pytest.mark.timeout(240)
 def test_a_device_that_is_out_of_memory_for_good_ends_the_process_with_70_and_no_call_hangs(tmp_path: Path) -> None:
     folder = tiny.build(tmp_path / "tiny", context=1024, intermediate=INTERMEDIATE)
-    flags = ("--kv-cache-memory", "0.01", "--max-num-batched-tokens", "512", "--prefix-cache-memory", "0")
-    with started(folder, *flags, ends=70) as (url, process):
-        assert process.stdout is not None and set(asyncio.run(statuses(url))) == {200}
-        server = psutil.Process(process.pid)
+    command = [str(COMMAND), "serve", str(folder), "--port", "0", "--no-journal", "--files-size", "0"]
+    command += ["--strategy", "baton-pd", "--dtype", "float32", "--kv-cache-memory", "0.01"]
+    command += ["--max-num-batched-tokens", "512", "--prefix-cache-memory", "0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+        assert process.stdout is not None
+        url, server = ready_url(process.stdout), psutil.Process(process.pid)
+        assert set(asyncio.run(statuses(url))) == {200}
         size = server.memory_info().vms + ROOM
         server.rlimit(psutil.RLIMIT_AS, (size, size))
         assert set(asyncio.run(statuses(url))) <= {500, 503}
         said = process.stdout.read()
+    assert process.returncode == 70, said
     assert "its device has not proved itself for 15 s" in said
