@@ -9,8 +9,6 @@ from loadgen.simulate.flags import VALIDATED_STRATEGIES, SimulateFlags, Validate
 from models.errors import UserError
 from models.options import Subparsers, add_groups, describe, groups_of, options_of, read_options
 
-Validate = Callable[[ValidateFlags], int]
-
 
 def add_bench(subparsers: Subparsers, others: Sequence[Callable[[Subparsers], None]] = ()) -> None:
     """`others` adds subcommands such as `bench engine`."""
@@ -58,7 +56,7 @@ def run_compare(args: argparse.Namespace) -> int:
     return run_compare(read_options(args, CompareFlags))
 
 
-def add_simulate(subparsers: Subparsers, validate: Validate | None = None) -> None:
+def add_simulate(subparsers: Subparsers, validate: Callable[[ValidateFlags], int] | None = None) -> None:
     """`validate` compares with the real engine."""
 
     def run(args: argparse.Namespace) -> int:

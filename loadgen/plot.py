@@ -7,7 +7,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
-import orjson
+import msgspec
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
@@ -55,7 +55,7 @@ class Plot:
         import vl_convert  # of the extra [report]
 
         frame = {"width": WIDTH, "height": 290, "autosize": {"type": "fit", "contains": "padding"}}
-        spec = {**frame, **self.spec, "config": orjson.loads(STYLE.read_bytes())}
+        spec = {**frame, **self.spec, "config": msgspec.json.decode(STYLE.read_bytes())}
         begin, _, rest = vl_convert.vegalite_to_svg(spec).partition(">")
         begin = re.sub(r' xmlns(:\w+)?="[^"]*"', "", begin)  # not needed in HTML
         opening = Markup('{} role="img" aria-label="{}"><desc>{}</desc>')
@@ -95,5 +95,4 @@ def specify_named_points(
 
 
 def _specify(kind: str, **values: object) -> Spec:
-    spec: Spec = orjson.loads(render_page(TEMPLATES / f"{kind}.json.j2", **values))
-    return spec
+    return msgspec.json.decode(render_page(TEMPLATES / f"{kind}.json.j2", **values), type=dict[str, object])

@@ -69,8 +69,7 @@ def find_percentile(ordered: Sequence[float], percentile: float) -> float:
 
 def judge(endings: Iterable[tuple[Foretold, float]]) -> Json:
     """The error is the median relative distance from the true time."""
-    ended = [one for one in endings if one[1] > 0]
-    if not ended:
+    if not (ended := [one for one in endings if one[1] > 0]):
         return {}
     return {
         "foretold_answers": len(ended),
@@ -81,8 +80,7 @@ def judge(endings: Iterable[tuple[Foretold, float]]) -> Json:
 
 def judge_promises(endings: Iterable[tuple[float, float]]) -> Json:
     """Of promised and true times: the share kept, and the median ratio."""
-    ended = [one for one in endings if one[1] > 0]
-    if not ended:
+    if not (ended := [one for one in endings if one[1] > 0]):
         return {}
     return {
         "promises_kept": sum(seconds <= promised for promised, seconds in ended) / len(ended),

@@ -23,7 +23,6 @@ from loadgen.load import Run, Show, play, schedule
 from loadgen.options import Arriving, BenchFlags, RequestFlags
 from loadgen.result_file import Json, explain_unwritable, save_json
 from loadgen.workload import requests as workload
-from loadgen.workload.requests import join_turns
 from models.errors import INTERRUPTED, UserError
 from models.files import require_writable_folder
 from models.open_files import allow_open_files
@@ -166,7 +165,7 @@ def run_bench(asked: BenchFlags) -> int:
     if saves:
         with explain_unwritable(folder, "--result-dir"):
             require_writable_folder(folder)
-    prompts = join_turns(workload.load(asked, asked.num_prompts, asked.seed), asked.turns)
+    prompts = workload.join_turns(workload.load(asked, asked.num_prompts, asked.seed), asked.turns)
     with Bars(threaded=True, latest_only=True) as bars:
         done = uvloop.run(bench(asked, prompts, bars.watch))
     _print(done, asked)

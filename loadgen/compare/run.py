@@ -50,8 +50,7 @@ def run_compare(asked: CompareFlags) -> int:
     planned = plan(replace(asked, ignore_eos=asked.ignore_eos or workload.ignores_eos(asked)))
     prompts = [workload.load(asked, asked.num_prompts, asked.seed + round) for round in range(asked.rounds)]
     _prepare(folder)
-    draws = can_draw()
-    if not draws:
+    if not (draws := can_draw()):
         print(f"no {PAGE}, which needs {INSTALL}: the figures go to {DATA} and to the terminal", file=sys.stderr)
     setting = CompareSetting(
         date=f"{started:%Y-%m-%d %H:%M:%S}",
@@ -113,7 +112,6 @@ async def read_batch_rows(target: Target) -> tuple[float, float]:
     return total, count
 
 
-KEYS = "LENGTHWISE_API_KEY"  # the variable with a server's keys
 METRICS = ("jct", "ttft", "normalized_latency", "tpot", "itl", "e2el", "client_queue_time", "queue_time")
 
 
@@ -212,5 +210,5 @@ class _Turn:
         # asked for is each server's
         key = flags.headers().get("Authorization", "").removeprefix("Bearer ") or token_hex()
         command, log = shlex.split(contestant.command), logs / f"{name}-round-{self.number}.log"
-        with run_server(command, log, flags.ready_check_timeout_sec, environ={KEYS: key}) as own:
+        with run_server(command, log, flags.ready_check_timeout_sec, LENGTHWISE_API_KEY=key) as own:
             yield replace(asked, base_url=own.url, header=(("Authorization", f"Bearer {key}"),)), own.require_alive

@@ -5,12 +5,10 @@ import re
 import signal
 import subprocess
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from os import killpg
 from pathlib import Path
-from types import MappingProxyType
 
 from models.signals import handle_signals
 
@@ -38,11 +36,7 @@ class OwnServer:
 
 @contextmanager
 def run_server(
-    command: Sequence[str],
-    log: Path,
-    ready_timeout: float,
-    stop_timeout: float = STOP_TIMEOUT,
-    environ: Mapping[str, str] = MappingProxyType({}),
+    command: Sequence[str], log: Path, ready_timeout: float, stop_timeout: float = STOP_TIMEOUT, **environ: str
 ) -> Iterator[OwnServer]:
     """Stops it with SIGTERM. Raises ServerFailure. Its own session keeps Ctrl-C from it."""
     process: subprocess.Popen[bytes] | None = None
@@ -98,7 +92,7 @@ def _stop(process: subprocess.Popen[bytes], timeout: float) -> bool:
         return False
     finally:
         with suppress(ProcessLookupError):
-            killpg(process.pid, signal.SIGKILL)
+            os.killpg(process.pid, signal.SIGKILL)
         process.wait()
     return True
 

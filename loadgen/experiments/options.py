@@ -83,9 +83,8 @@ class Experiments:
     """Which experiments to run, and under which load."""
 
     paper: str = option("", "whose experiments to run", positional=True, choices=lambda: PAPERS)
-    experiments: tuple[str, ...] | None = option(
-        None, "some of them by name (default: all; a wrong name lists them)", commas=True, metavar="A,B,..."
-    )
+    experiments: tuple[str, ...] | None = option(None, commas=True, metavar="A,B,...")
+    """some of them by name (default: all; a wrong name lists them)"""
     scale: Positive = option(1.0, metavar="X")
     """share of the paper's size: executors and rates (magnus, scls), runs (ssjf), queries (baton); fewer executors show
     smaller gains
@@ -93,8 +92,7 @@ class Experiments:
     seed: Natural = option(0, "seed of lengths, arrivals and errors")
     seeds: Count = option(1, "runs of all of it, with --seed, a hundred more and so on; tables and file have the first")
     report: Path | None = option(None, "write a page of the figures that are swept, in bands over --seeds, as HTML")
-    duration: Positive | None = option(None, metavar="S")
-    """seconds of arrivals (default: the paper's; baton has none)"""
+    duration: Positive | None = option(None, "seconds of arrivals (default: the paper's; baton has none)", metavar="S")
     rates: tuple[Positive, ...] | None = option(None, commas=True, metavar="A,B,...")
     """requests a second on the paper's whole machine: for magnus, scls's main experiments and ssjf's rates"""
     trace: Path | None = option(None)
@@ -132,7 +130,6 @@ class Experiments:
 
     def choose(self, known: Sequence[str]) -> Sequence[str]:
         """By name, all by default; raises UserError."""
-        unknown = [name for name in self.experiments or () if name not in known]
-        if unknown:
+        if unknown := [name for name in self.experiments or () if name not in known]:
             raise UserError(f"--experiments: {', '.join(unknown)} is none of {', '.join(known)}")
         return tuple(dict.fromkeys(self.experiments or known))

@@ -17,8 +17,7 @@ Figures: TypeAlias = dict[str, Any]  # such as `p99_jct_ms`, `mean_normalized_la
 
 def measure_latencies(requests: Sequence[Served], cost: Cost | None = None) -> Figures:
     """Latencies of completed requests and throughput; slowdowns where costs are known. Raises UserError without any."""
-    done = [one for one in requests if one.completed]
-    if not done:
+    if not (done := [one for one in requests if one.completed]):
         raise UserError("no request was completed, so there are no latencies")
     jct = [one.end - one.arrival for one in done]
     tokens = [max(1, one.output_length) for one in done]

@@ -29,22 +29,17 @@ class SimulatedMachine:
     latest of this machine"""
     profile: bool = option(True)
     """whether the scheduler knows from the start how fast executors are; else it learns that from their steps"""
-    nodes: Count = option(1)
-    """whole servers of that kind, behind a router"""
+    nodes: Count = option(1, "whole servers of that kind, behind a router")
     router: Literal["work", "pow2", "round-robin"] = option("work")
     """to which node a request goes; work: where it is expected to be done first, by reports every second; pow2:
     of two drawn by chance to the one with fewer requests; round-robin: to one after another"""
-    workers: Count | None = option(None)
-    """executors of a node (default: the preset's, else 1)"""
-    capacity_tokens: Count | None = option(None)
-    """tokens of KV cache that each holds (default: the preset's)"""
-    max_num_seqs: Count | None = option(None)
-    """rows that each runs at once (default: the preset's, else 32)"""
+    workers: Count | None = option(None, "executors of a node (default: the preset's, else 1)")
+    capacity_tokens: Count | None = option(None, "tokens of KV cache that each holds (default: the preset's)")
+    max_num_seqs: Count | None = option(None, "rows that each runs at once (default: the preset's, else 32)")
     max_model_len: Count | None = option(None)
     """longest prompt plus answer; unless --max-input-len or --max-output-len is given, longer answers end there and
     longer prompts are left out (default: the preset's, else the capacity)"""
-    prefix_cache_tokens: Natural = option(0)
-    """tokens of prompts whose KV cache is kept in host memory"""
+    prefix_cache_tokens: Natural = option(0, "tokens of prompts whose KV cache is kept in host memory")
     max_num_batched_tokens: Count | None = option(None)
     """prompt cells to read at a time (default: a whole group's, up to 8192)"""
 
@@ -70,41 +65,32 @@ class SimulatedScheduling(Scheduling):
 class SimulatedLoad:
     """When requests arrive."""
 
-    rate: Positive | None = option(None, metavar="RPS")
-    """requests a second (default: a trace's own times, else 20)"""
-    burstiness: Positive = option(1.0)
-    """1 is Poisson, less is burstier"""
-    duration: Positive = option(120.0, metavar="S")
-    """seconds of arrivals"""
-    turns: Count = option(1)
-    """requests that make a conversation; only the first of them arrives at a time of its own"""
-    think_time: NonNegative = option(0.0, metavar="SECONDS")
-    """how long after an answer the next turn comes"""
+    rate: Positive | None = option(None, "requests a second (default: a trace's own times, else 20)", metavar="RPS")
+    burstiness: Positive = option(1.0, "1 is Poisson, less is burstier")
+    duration: Positive = option(120.0, "seconds of arrivals", metavar="S")
+    turns: Count = option(1, "requests that make a conversation; only the first of them arrives at a time of its own")
+    think_time: NonNegative = option(0.0, "how long after an answer the next turn comes", metavar="SECONDS")
     programs: Natural = option(0)
     """runs of agents that come within --duration, beside the requests where --rate is given: a median of 43 turns, 4 %
     of a prompt new, most pauses below a second, as published"""
     follow_turns: bool = option(False)
     """play a trace's turns of one conversation one after another, with its pauses: qwen-bailian's by parent_chat_id,
     mooncake's by hash_ids"""
-    seed: Natural = option(0)
-    """seed of lengths and arrivals"""
+    seed: Natural = option(0, "seed of lengths and arrivals")
 
 
 @dataclass(frozen=True, kw_only=True)
 class SimulatedResult:
     """The figures to show, the files that they are written to, and the values of flags that are swept."""
 
-    all: bool = option(False)
-    """show all figures, not only those that matter most"""
-    save_result: Path | None = option(None)
-    """write figures and all requests as JSON; for one seed, not with --sweep"""
+    all: bool = option(False, "show all figures, not only those that matter most")
+    save_result: Path | None = option(None, "write figures and all requests as JSON; for one seed, not with --sweep")
     sweep: tuple[str, ...] = option((), metavar="NAME=VALUES")
     """simulate at each of these values of a flag, FIRST:LAST:STEP or parted by commas, such as rate=0.5:1.5:0.1;
     noise=0,0.3 varies σ of --prediction; with several, at every combination"""
     seeds: Count | None = option(None)
     """seeds at each point: --seed and those after it (default: 5 with --sweep unless it sweeps seed, else 1)"""
-    csv: Path | None = option(None)
-    """write the figures, a line a strategy, seed and combination of swept values"""
+    csv: Path | None = option(None, "write the figures, a line a strategy, seed and combination of swept values")
     report: Path | None = option(None)
     """write a page with plots over the first swept flag, and which strategies no other beats, as HTML"""
 
@@ -135,10 +121,8 @@ class Validation:
     rhos: tuple[float, ...] = option((0.5, 0.9, 1.0, 1.3), commas=True, metavar="N,N,...")
     """with --validate and without --rate: loads, as shares of what each strategy serves when all requests come at
     once"""
-    quick: bool = option(False)
-    """with --validate: a shorter trace"""
-    num_requests: Count | None = option(None)
-    """with --validate and without --rate: requests of each load"""
+    quick: bool = option(False, "with --validate: a shorter trace")
+    num_requests: Count | None = option(None, "with --validate and without --rate: requests of each load")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,10 +8,9 @@ import numpy as np
 from loadgen.client.request import PROGRAMS, LoadPrompt
 from loadgen.load import arrival_times
 from loadgen.simulate.flags import LoadFlags
+from loadgen.workload import requests as workload
 from loadgen.workload.lengths import TRACES, RequestLengths, load_trace
 from loadgen.workload.programs import draw_runs
-from loadgen.workload.requests import Workload
-from loadgen.workload.requests import load as load_requests
 from loadgen.workload.sample import Count, load_vocabulary
 from models.errors import UserError
 from scheduler.programs.recognizer import Recognizer, Signs
@@ -31,17 +30,13 @@ def simulated_load(flags: LoadFlags) -> list[RequestLengths]:
     timed = flags.rate is None and is_timed(flags)
     if runs and flags.rate is None and not timed:
         return runs
-    requests = _draw_requests(flags, timed)
-    return [*runs, *(chain_turns(requests) if flags.follow_turns else requests)]
-
-
-def _draw_requests(flags: LoadFlags, timed: bool) -> list[RequestLengths]:
-    rate = RATE if flags.rate is None else flags.rate
-    count = OWN_TIMES if timed else max(1, round(rate * flags.duration))
-    requests = _lengths(flags, count, flags.seed)
+    rate = flags.rate or RATE
+    requests = _lengths(flags, OWN_TIMES if timed else max(1, round(rate * flags.duration)), flags.seed)
     if timed:
-        return [one for one in requests if one.arrival < flags.duration]
-    return draw_arrivals(requests, rate, flags.burstiness, flags.seed)
+        requests = [one for one in requests if one.arrival < flags.duration]
+    else:
+        requests = draw_arrivals(requests, rate, flags.burstiness, flags.seed)
+    return [*runs, *(chain_turns(requests) if flags.follow_turns else requests)]
 
 
 def chain_turns(requests: Sequence[RequestLengths]) -> list[RequestLengths]:
@@ -66,8 +61,7 @@ def draw_arrivals(
 
 def task_lengths(count: int, seed: int, longest: int) -> list[RequestLengths]:
     """Built-in tasks, prompts and answers of at most `longest` tokens."""
-    workload = Workload(max_input_len=longest, max_output_len=longest)
-    return _lengths(workload, count, seed)
+    return _lengths(workload.Workload(max_input_len=longest, max_output_len=longest), count, seed)
 
 
 def fit_load(requests: Sequence[RequestLengths], longest: int) -> tuple[list[RequestLengths], int, int]:
@@ -82,19 +76,19 @@ def fit_load(requests: Sequence[RequestLengths], longest: int) -> tuple[list[Req
     return short, cut, len(requests) - len(kept)
 
 
-def is_timed(workload: Workload) -> bool:
+def is_timed(asked: workload.Workload) -> bool:
     """Whether every request has its own time."""
-    return workload.dataset_name in TRACES
+    return asked.dataset_name in TRACES
 
 
-def _lengths(workload: Workload, requests: int, seed: int) -> list[RequestLengths]:
-    workload.refuse()
-    if is_timed(workload):  # no prompts are needed
-        return load_trace(workload.file, workload.dataset_name, workload.cut(requests))
-    count = load_vocabulary(workload.tokenizer, workload.random_vocab_size).count
+def _lengths(asked: workload.Workload, requests: int, seed: int) -> list[RequestLengths]:
+    asked.refuse()
+    if is_timed(asked):  # no prompts are needed
+        return load_trace(asked.file, asked.dataset_name, asked.cut(requests))
+    count = load_vocabulary(asked.tokenizer, asked.random_vocab_size).count
     # a simulation must know lengths
-    known = replace(workload, replay_lengths=True)
-    return [_length(prompt, count) for prompt in load_requests(known, requests, seed)]
+    known = replace(asked, replay_lengths=True)
+    return [_length(prompt, count) for prompt in workload.load(known, requests, seed)]
 
 
 def _length(prompt: LoadPrompt, count: Count) -> RequestLengths:

@@ -14,7 +14,7 @@ from engine.kv.prefix_cache import CHUNK, PrefixCache
 from engine.messages import Report
 from engine.sampling.params import SamplingParams
 from engine.simulated.batch import SimulatedKv, SimulatedRow
-from engine.simulated.executor import DeviceUsage, SimulatedExecutor
+from engine.simulated.executor import SimulatedExecutor
 from engine.simulated.machine import Machine
 from loadgen.simulate.prediction import Forecast, split_forecast
 from scheduler.assembly import SchedulerParts
@@ -51,11 +51,11 @@ class Node:
         store: HostStore[SimulatedRow] = HostStore()
         chunk = CHUNK if machine.prefix_cache_tokens else 1
         prefixes = PrefixCache[SimulatedKv](machine.prefix_cache_tokens, chunk, clock.now)
-        self._executors = [
+        self.executors = [
             SimulatedExecutor(index, machine, clock.now, self._receive, store=store, prefixes=prefixes)
             for index in range(machine.workers)
         ]
-        self._dispatcher = Dispatcher(parts, self._executors, clock, kept_prefix=prefixes.length)
+        self._dispatcher = Dispatcher(parts, self.executors, clock, kept_prefix=prefixes.length)
         self._runs_ahead = machine.runs_ahead
         self._changed = False  # since the last decisions
         self._wake = math.inf
@@ -67,9 +67,6 @@ class Node:
 
     def load(self) -> NodeLoad:
         return self._dispatcher.waits.load()
-
-    def usages(self) -> list[DeviceUsage]:
-        return [executor.usage for executor in self._executors]
 
     def submit(
         self, prompt: Sequence[int], sampling: SamplingParams, forecast: Forecast, **known: Unpack[Known]
@@ -83,24 +80,21 @@ class Node:
     def advance(self) -> None:
         """Let executors act, then decide."""
         now = self._clock.now()
-        for executor in self._executors:
+        for executor in self.executors:
             if executor.due <= now:
                 executor.advance()
             if self._runs_ahead and executor.due <= now:
                 executor.advance()
         if self._changed or self._wake <= self._clock.now():
-            self._decide()
-        self.due = min(self._wake, min(executor.due for executor in self._executors))
+            self._changed = False
+            self._dispatcher.dispatch()
+            wake, now = self._batcher.wake_at(self._clock.now()), self._clock.now()
+            self._wake = math.inf if wake is None or wake <= now else wake
+        self.due = min(self._wake, min(executor.due for executor in self.executors))
 
     def _receive(self, report: Report) -> None:
         self._dispatcher.receive(report)
         self._changed = True
-
-    def _decide(self) -> None:
-        self._changed = False
-        self._dispatcher.dispatch()
-        wake, now = self._batcher.wake_at(self._clock.now()), self._clock.now()
-        self._wake = math.inf if wake is None or wake <= now else wake
 
 
 PERIOD = 1.0  # seconds between load reports, as behind Ray Serve

@@ -10,7 +10,6 @@ from typing import Annotated, TypeAlias
 
 import msgspec
 import numpy as np
-from msgspec import Meta
 
 from engine.sampling.params import SamplingParams
 from loadgen.workload.lengths import at, text_lines
@@ -87,7 +86,7 @@ def read_lengths(path: Path) -> list[float]:
     lengths: list[float] = []
     for line, text in text_lines(path):
         try:
-            lengths.append(msgspec.convert(text.strip(), Annotated[float, Meta(gt=0, le=1e15)], strict=False))
+            lengths.append(msgspec.convert(text.strip(), Annotated[float, msgspec.Meta(gt=0, le=1e15)], strict=False))
         except msgspec.ValidationError:
             raise at(path, line, f"{text.strip()!r} is not a length: a number above 0 is wanted on each line") from None
     return lengths

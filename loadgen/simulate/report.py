@@ -2,11 +2,10 @@
 
 import csv
 import io
-import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby, islice
+from itertools import groupby, islice, product
 from math import floor
 from statistics import fmean
 from typing import Any, TypeAlias
@@ -46,7 +45,7 @@ Values: TypeAlias = Mapping[str, str]  # axis -> value as written
 
 def list_points(flags: SimulateFlags, axes: Sequence[Axis]) -> Iterator[tuple[Values, SimulateFlags]]:
     """Every combination and its flags; the last axis varies fastest."""
-    for texts in itertools.product(*(axis.values for axis in axes)):
+    for texts in product(*(axis.values for axis in axes)):
         changes: dict[str, Any] = {axis.flag: axis.values[text] for axis, text in zip(axes, texts, strict=True)}
         yield {axis.name: text for axis, text in zip(axes, texts, strict=True)}, replace(flags, **changes)
 
@@ -70,8 +69,7 @@ def _read_axis(text: str) -> Axis:
 
 
 def _write_out(sweep: str, part: str) -> Iterator[str]:
-    found = RANGE.fullmatch(part)
-    if found is None:
+    if (found := RANGE.fullmatch(part)) is None:
         yield part
         return
     try:

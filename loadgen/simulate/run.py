@@ -15,7 +15,6 @@ from loadgen.simulate.flags import SimulateFlags
 from loadgen.simulate.load import RATE, fit_load, is_timed, simulated_load
 from loadgen.simulate.node import ROUTERS
 from loadgen.simulate.prediction import choose_prediction, read_lengths
-from loadgen.simulate.report import Axis, Ran
 from loadgen.simulate.simulation import Simulation, fit_parts, prices_of, simulate
 from loadgen.turns import collect
 from loadgen.workload.lengths import RequestLengths
@@ -83,14 +82,14 @@ def run_simulate(flags: SimulateFlags) -> int:
     return 1 if any(one.figures["failed"] for one in runs) else 0
 
 
-def _count_seeds(flags: SimulateFlags, axes: Sequence[Axis]) -> int:
+def _count_seeds(flags: SimulateFlags, axes: Sequence[report.Axis]) -> int:
     swept = any(axis.flag == "seed" for axis in axes)
     if swept and (flags.seeds or 1) > 1:
         raise UserError("--seeds: leave it out where --sweep varies the seed")
     return flags.seeds or (SEEDS if axes and not swept else 1)
 
 
-def _run_all(flags: SimulateFlags, axes: Sequence[Axis], seeds: int, bars: Bars) -> Iterator[Ran]:
+def _run_all(flags: SimulateFlags, axes: Sequence[report.Axis], seeds: int, bars: Bars) -> Iterator[report.Ran]:
     points, begun, ended = list(report.list_points(flags, axes)), time.monotonic(), 0
     total = len(points) * seeds * len(flags.chosen)
     for point, swept in points:
@@ -101,7 +100,7 @@ def _run_all(flags: SimulateFlags, axes: Sequence[Axis], seeds: int, bars: Bars)
                 simulation = _simulate(trace, name, bars)
                 found = measure_simulation(simulation, trace.machine.cost)
                 done[name] = found, simulation
-                yield Ran(point, seed, name, found, trace.note)
+                yield report.Ran(point, seed, name, found, trace.note)
                 ended += 1
                 left, each = total - ended, (time.monotonic() - begun) / ended
                 if ended == len(flags.chosen) and left * each >= LONG:
@@ -109,7 +108,7 @@ def _run_all(flags: SimulateFlags, axes: Sequence[Axis], seeds: int, bars: Bars)
             save_json(flags.save_result, _document(trace, done) if flags.save_result else {})
 
 
-def _publish(flags: SimulateFlags, runs: Sequence[Ran], caption: str) -> None:
+def _publish(flags: SimulateFlags, runs: Sequence[report.Ran], caption: str) -> None:
     if not runs:
         return
     console = table_console()
@@ -185,7 +184,7 @@ def _simulate(trace: Trace, name: str, bars: Bars) -> Simulation:
     )
 
 
-def _write_caption(flags: SimulateFlags, machine: Machine, axes: Sequence[Axis], seeds: int) -> str:
+def _write_caption(flags: SimulateFlags, machine: Machine, axes: Sequence[report.Axis], seeds: int) -> str:
     """Settings to repeat the table; swept ones as given."""
     swept = {axis.flag for axis in axes}
     rate = "a trace's own times" if flags.rate is None and is_timed(flags) else f"{flags.rate or RATE:g} requests/s"

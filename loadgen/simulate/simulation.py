@@ -140,26 +140,25 @@ class _Sink(TokenStream):
             self._ended(update.finish_reason)
 
 
+@dataclass
 class _Simulator:
-    def __init__(
-        self,
-        nodes: Sequence[tuple[SchedulerParts, Machine]],
-        trace: Sequence[RequestLengths],
-        max_tokens: int,
-        turns: int,
-        think_time: float,
-        router: Router,
-        predict: Predict | None,
-        watch: Watch,
-    ) -> None:
-        self.clock, self.router, self.predict, self.watch = VirtualClock(), router, predict, watch
-        self.max_tokens, self.turns, self.think_time = max_tokens, turns, think_time
-        self.nodes = [Node(parts, machine, self.clock) for parts, machine in nodes]
-        self.longest = min(machine.longest for _, machine in nodes)  # tokens of a request that each node can hold
+    servers: Sequence[tuple[SchedulerParts, Machine]]
+    trace: Sequence[RequestLengths]
+    max_tokens: int
+    turns: int
+    think_time: float
+    router: Router
+    predict: Predict | None
+    watch: Watch
+
+    def __post_init__(self) -> None:
+        self.clock = VirtualClock()
+        self.nodes = [Node(parts, machine, self.clock) for parts, machine in self.servers]
+        self.longest = min(machine.longest for _, machine in self.servers)  # tokens of a request that each can hold
         # tokens of a prefix block that a router remembers
-        self.block = CHUNK if any(machine.prefix_cache_tokens for _, machine in nodes) else None
-        self.trace = sorted(trace, key=lambda one: one.arrival)
-        self.following = list_following(self.trace, turns)  # place of the next turn
+        self.block = CHUNK if any(machine.prefix_cache_tokens for _, machine in self.servers) else None
+        self.trace = sorted(self.trace, key=lambda one: one.arrival)
+        self.following = list_following(self.trace, self.turns)  # place of the next turn
         begun = set(self.following.values())
         # heap of (time, place in the trace)
         self.due = [(one.arrival, place) for place, one in enumerate(self.trace) if place not in begun]
@@ -181,7 +180,7 @@ class _Simulator:
                     node.advance()
         return Simulation(
             tuple(served(one, run_within=run) for one, run in zip(self.requests, self.runs_within, strict=True)),
-            tuple(one for node in self.nodes for one in node.usages()),
+            tuple(executor.usage for node in self.nodes for executor in node.executors),
         )
 
     @property
@@ -196,7 +195,8 @@ class _Simulator:
         self.clock.move_to(min(time, self.router.due))
 
     def _arrive(self) -> None:
-        while self._next_arrival <= self.clock.now():
+        now = self.clock.now()
+        while self._next_arrival <= now:
             _, place = heappop(self.due)
             one = self.trace[place]
             prompt = self._make_prompt(place)
@@ -204,16 +204,12 @@ class _Simulator:
             forecast = None if self.predict is None else self.predict(sampling)
             prefixes = () if self.block is None else list_prefixes(prompt, self.block)
             job = Job(len(prompt), split_forecast(forecast)[0], prefixes)
-            node = self.nodes[self.router.choose(self.nodes, job, self.clock.now())]
-            request = node.submit(prompt, sampling, forecast, client=one.client, program=self._find_program(one))
+            node = self.nodes[self.router.choose(self.nodes, job, now)]
+            program = self.programs.setdefault(one.run, Program(one.run, self.kind, now)) if one.run else None
+            request = node.submit(prompt, sampling, forecast, client=one.client, program=program)
             request.stream = _Sink(partial(self._note_end, request, place))
             self.requests.append(request)
-            self.runs_within.append(None if request.program is None else request.program.end_within(COVERAGE))
-
-    def _find_program(self, one: RequestLengths) -> Program | None:
-        if not one.run:
-            return None
-        return self.programs.setdefault(one.run, Program(one.run, self.kind, self.clock.now()))
+            self.runs_within.append(None if program is None else program.end_within(COVERAGE))
 
     def _make_prompt(self, place: int) -> tuple[int, ...]:
         length, run = self.trace[place].input_length, self.trace[place].run
@@ -227,8 +223,7 @@ class _Simulator:
         return tuple(range(begin, begin + self.history.get(conversation, 0) + length))
 
     def _follow(self, request: Request, place: int) -> None:
-        following = self.following.get(place)
-        if following is None:
+        if (following := self.following.get(place)) is None:
             return
         one = self.trace[following]
         if one.run:
@@ -247,8 +242,11 @@ class _Simulator:
 
 def served(request: Request, origin: float = 0.0, run_within: float | None = None) -> Served:
     """`origin`: the run's start on the dispatcher's clock."""
-    times = request.times
+    times, expected = request.times, request.expected
     end = math.nan if times.end is None else times.end
+    foretold = None
+    if expected is not None and expected.known:
+        foretold = Foretold(expected.low, expected.median, expected.high)
     return Served(
         arrival=times.came - origin,
         started=(end if times.started is None else times.started) - origin,
@@ -260,13 +258,8 @@ def served(request: Request, origin: float = 0.0, run_within: float | None = Non
         predicted_length=request.predicted_length,
         completed=request.state is State.FINISHED,
         cached_prompt=request.cached_prompt,
-        foretold=(foretold := _foretold(request)),
+        foretold=foretold,
         promised=None if foretold is None else foretold.high,
         run="" if request.program is None else request.program.name,
         run_within=run_within,
     )
-
-
-def _foretold(request: Request) -> Foretold | None:
-    expected = request.expected
-    return None if expected is None or not expected.known else Foretold(expected.low, expected.median, expected.high)

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 import msgspec
-from msgspec import Meta
 
 from models.errors import UserError
 from models.progress import say
@@ -84,8 +83,8 @@ def csv_rows(path: Path, columns: Sequence[str]) -> Iterator[tuple[int, Mapping[
         raise at(path, reader.line_num, f"is not valid CSV: {error}") from None
 
 
-Time = Annotated[float, Meta(ge=0, le=1e15)]
-Tokens = Annotated[float, Meta(ge=0, le=10_000_000)]  # some files have 15.0; larger numbers are damage
+Time = Annotated[float, msgspec.Meta(ge=0, le=1e15)]
+Tokens = Annotated[float, msgspec.Meta(ge=0, le=10_000_000)]  # some files have 15.0; larger numbers are damage
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,8 +221,7 @@ def load_trace(path: Path, kind: str | None = None, cut: Cut = WHOLE) -> list[Re
         raise UserError(f"{path}: holds no requests with an answer")
     tell_left_out(path, len(read) - len(found), len(read), "requests that failed, with 0 tokens")
     origin = found[0].arrival + cut.start
-    chosen = [one for one in found if 0 <= one.arrival - origin < cut.duration]
-    if not chosen:
+    if not (chosen := [one for one in found if 0 <= one.arrival - origin < cut.duration]):
         lasts = f"the trace lasts {found[-1].arrival - found[0].arrival:.0f} s"
         asked = f"{cut.duration:g} s from second {cut.start:g} on (--trace-start, --trace-duration)"
         raise UserError(f"{path}: no request arrives in the {asked}; {lasts}")

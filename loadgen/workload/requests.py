@@ -11,10 +11,9 @@ from typing import Annotated
 from msgspec import Meta
 
 from loadgen.client.request import PROGRAMS, LoadPrompt
+from loadgen.workload import tasks
 from loadgen.workload.lengths import TRACES, Cut, RequestLengths, clip, load_trace
 from loadgen.workload.sample import VOCABULARY, Sample, Vocabulary, fits, load_vocabulary, read_jsonl, read_sharegpt
-from loadgen.workload.tasks import read_material
-from loadgen.workload.tasks import samples as draw_samples
 from models.errors import UserError
 from models.options import Count, NonNegative, Positive, option
 
@@ -75,8 +74,8 @@ DRAWS_PER_REQUEST = 100  # bound of drawing short enough ones of `builtin`
 
 
 def _builtin(asked: Workload, requests: int, vocabulary: Vocabulary, rng: random.Random) -> list[LoadPrompt]:
-    material = read_material(rng, LEAST_MODULES + requests // REQUESTS_PER_MODULE)
-    drawn = islice(draw_samples(material, rng), DRAWS_PER_REQUEST * requests)
+    material = tasks.read_material(rng, LEAST_MODULES + requests // REQUESTS_PER_MODULE)
+    drawn = islice(tasks.samples(material, rng), DRAWS_PER_REQUEST * requests)
     prompts = [one.prompt(vocabulary.count) for one in islice(_short(drawn, asked, vocabulary), requests)]
     if len(prompts) < requests:
         raise UserError("the dataset builtin has hardly a request that is so short; raise --max-input-len")

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Annotated
 
 import msgspec
-from msgspec import Meta
 
 from loadgen.client.request import LoadPrompt
 from loadgen.workload.lengths import at, json_lines, tell_left_out, text_lines
@@ -55,7 +54,7 @@ class SampleLine(msgspec.Struct):
 
     instruction: str | None = None
     input: str | None = None
-    turns: list[Annotated[str, Meta(min_length=1)]] | None = None
+    turns: list[Annotated[str, msgspec.Meta(min_length=1)]] | None = None
     reference: str | None = None
 
 
@@ -172,7 +171,6 @@ def _of_tokenizer(folder: Path, size: int | None) -> Vocabulary:
     tokenizer.no_truncation()
     special = {number for number, token in tokenizer.get_added_tokens_decoder().items() if token.special}
     known = set(tokenizer.get_vocab().values()) - special
-    ids = tuple(sorted(number for number in known if size is None or number < size))
-    if not ids:
+    if not (ids := tuple(sorted(number for number in known if size is None or number < size))):
         raise UserError(f"--random-vocab-size {size}: {file} has no ordinary token below it")
     return Vocabulary(lambda text: len(tokenizer.encode(text, add_special_tokens=False).ids), ids)

@@ -140,8 +140,7 @@ def _drop_article(words: list[str], rng: random.Random) -> None:
 
 def _wrong_word(words: list[str], rng: random.Random) -> None:
     wrong = TABLES["wrong-words"]
-    known = [place for place, word in enumerate(words) if word in wrong]
-    if known:
+    if known := [place for place, word in enumerate(words) if word in wrong]:
         place = rng.choice(known)
         words[place] = wrong[words[place]]
 

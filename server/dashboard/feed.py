@@ -9,8 +9,7 @@ from contextlib import aclosing, suppress
 from pathlib import Path
 
 import msgspec
-from aiohttp import web
-from aiohttp.hdrs import METH_HEAD
+from aiohttp import hdrs, web
 
 from engine.messages import FinishReason, Report
 from scheduler.request import Request
@@ -67,8 +66,7 @@ class Feed:
 
     async def frames(self) -> AsyncGenerator[bytes]:
         """An introduction, then snapshots. Raises ApiError 503 with too many viewers. Close it unless it ended."""
-        scene = self._scene
-        if scene is None:
+        if (scene := self._scene) is None:
             return
         if self.viewers >= MOST_VIEWERS:
             raise ApiError(503, f"{MOST_VIEWERS} dashboards are open already; close one", code="too_many_viewers")
@@ -129,8 +127,7 @@ FEED = web.AppKey("feed", Feed)
 
 
 async def send_feed(request: web.Request) -> web.StreamResponse:
-    feed = request.app.get(FEED)
-    if feed is None:
+    if (feed := request.app.get(FEED)) is None:
         raise web.HTTPNotFound
     async with aclosing(feed.frames()) as frames:
         try:
@@ -138,7 +135,7 @@ async def send_feed(request: web.Request) -> web.StreamResponse:
         except StopAsyncIteration:
             raise ApiError(503, "there is nothing to see", code="no_feed") from None
         async with EventStream(request, request.app[LIMITS]) as stream:
-            if request.method == METH_HEAD:
+            if request.method == hdrs.METH_HEAD:
                 return stream.response
             with suppress(ConnectionError):
                 await stream.forward(first)
@@ -148,8 +145,7 @@ async def send_feed(request: web.Request) -> web.StreamResponse:
 
 
 async def close_feed(app: web.Application) -> None:
-    feed = app.get(FEED)
-    if feed is not None:
+    if (feed := app.get(FEED)) is not None:
         feed.close()
 
 
@@ -192,7 +188,7 @@ async def index(request: web.Request) -> web.StreamResponse:
         page = _file("index.html")
         page.headers["Vary"] = "Accept"
         return page
-    routes = [(route.method, route.resource) for route in request.app.router.routes() if route.method != METH_HEAD]
+    routes = [(route.method, route.resource) for route in request.app.router.routes() if route.method != hdrs.METH_HEAD]
     endpoints = [f"{method} {resource.canonical}" for method, resource in routes if resource is not None]
     response = json_response(Index("Lengthwise", VERSION, request.app[NAME], endpoints))
     response.headers["Vary"] = "Accept"

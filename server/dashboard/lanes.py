@@ -10,7 +10,7 @@ from engine.messages import RowId, RowUpdate, StepReport
 from models.recent import Recent
 from scheduler.length.likely import median_length
 from scheduler.request import Request, State
-from server.dashboard.snapshot import Change, ShownRow, Stage
+from server.dashboard.snapshot import Change, ShownRow, Stage, rounded
 
 ENDED = (Stage.GONE, Stage.INVALID)
 KEPT = 300.0  # seconds that changes are kept for new viewers
@@ -27,8 +27,7 @@ class RowStages:
 
     @property
     def lengths(self) -> tuple[int, int, int | None]:
-        request, length = self.request, median_length(self.request)
-        return request.input_length, request.generated, None if length is None else round(length)
+        return self.request.input_length, self.request.generated, rounded(median_length(self.request))
 
 
 class RowTimeline:
@@ -155,7 +154,6 @@ class RowTimeline:
         self._past.append(change)
 
     def _leave(self, row_id: RowId, now: float) -> None:
-        row = self._occupants.pop(row_id, None)
-        if row is not None:
+        if (row := self._occupants.pop(row_id, None)) is not None:
             heappush(self._free, row.lane)
             self._change(row, Stage.GONE, now)

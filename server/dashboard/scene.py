@@ -15,7 +15,6 @@ from scheduler.waiting.fair import service_had
 from scheduler.worker import Worker
 from server.dashboard import snapshot
 from server.dashboard.lanes import RowTimeline
-from server.dashboard.snapshot import rounded
 from server.version import VERSION
 
 MOST_WAITERS = 40  # of the queue
@@ -168,7 +167,7 @@ class DashboardState:
             row=request.row_id,
             input=request.input_length,
             generated=request.generated,
-            predicted=rounded(median_length(request)),
+            predicted=snapshot.rounded(median_length(request)),
             waited=round(self._dispatcher.now() - request.times.came, 2),
             expected=None if expected is None else round(expected, 2),
             priority=request.priority,
@@ -185,7 +184,7 @@ class DashboardState:
             at=self._since(now),
             input=request.input_length,
             generated=request.generated,
-            predicted=rounded(median_length(request)) if can_be_judged(request, reason) else None,
+            predicted=snapshot.rounded(median_length(request)) if can_be_judged(request, reason) else None,
             queued=after(times.started),
             first=after(times.first_token),
             latency=round(now - times.came, 3),

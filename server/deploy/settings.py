@@ -17,20 +17,14 @@ from server.settings import CommandLine, add_settings, read_settings
 
 @dataclass(frozen=True, kw_only=True)
 class Cluster:
-    nodes: Count = option(1)
-    """servers"""
-    cpus: NonNegative = option(1.0)
-    """CPUs that Ray sets aside for each; all of a machine's: one a machine"""
-    gpus: NonNegative = option(0.0)
-    """GPUs that Ray gives each"""
+    nodes: Count = option(1, "servers")
+    cpus: NonNegative = option(1.0, "CPUs that Ray sets aside for each; all of a machine's: one a machine")
+    gpus: NonNegative = option(0.0, "GPUs that Ray gives each")
     router: str = option("work")
     """work: to the server that is expected to be done first; else the import path of a request router of Ray Serve"""
-    host: str = option("127.0.0.1")
-    """address on which the proxy listens"""
-    port: Annotated[int, Meta(ge=1, le=65535)] = option(8000)
-    """port on which it listens"""
-    address: str | None = option(None)
-    """Ray cluster to join, as `auto`; default: one on this machine, ended with this"""
+    host: str = option("127.0.0.1", "address on which the proxy listens")
+    port: Annotated[int, Meta(ge=1, le=65535)] = option(8000, "port on which it listens")
+    address: str | None = option(None, "Ray cluster to join, as `auto`; default: one on this machine, ended with this")
 
 
 @dataclass(frozen=True, slots=True)

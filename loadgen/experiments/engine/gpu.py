@@ -27,8 +27,7 @@ from engine.row import Choice, Row
 from engine.torch_device import TorchDevice
 from loadgen.console import format_number
 from loadgen.experiments.engine import setup
-from loadgen.experiments.engine.bench import OURS, THEIRS, Json
-from loadgen.experiments.engine.contest import Generate, Lengthwise, Shape, contest, draw_rows
+from loadgen.experiments.engine.bench import OURS, THEIRS, Json, Lengthwise, Run, Shape, contest, draw_rows, generate
 from loadgen.experiments.engine.host import ROOT, measure_host, save_tokenizer, serve_streams
 from loadgen.experiments.options import GpuBench
 from loadgen.result_file import require_writable, save_json
@@ -138,7 +137,8 @@ class GpuParts:
 
     def generate(self, rows: int) -> Json:
         """Tokens/s, prefill included, beside transformers' `generate`."""
-        engines = {OURS: Lengthwise(self.subject).run, THEIRS: Generate(self.subject.load_plain()).run}
+        plain = partial(generate, self.subject.load_plain())
+        engines: dict[str, Run] = {OURS: Lengthwise(self.subject).run, THEIRS: plain}
         ours, theirs = contest(engines, partial(self._draw, [(64, 32)] * rows), 1).values()
         if trouble := ours.trouble or theirs.trouble:
             raise RuntimeError(trouble)

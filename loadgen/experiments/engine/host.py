@@ -14,8 +14,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from urllib.parse import urlsplit
 
+import msgspec
 import numpy as np
-import orjson
 import psutil
 import uvloop
 from numpy.typing import NDArray
@@ -42,9 +42,6 @@ END = b"\r\n0\r\n\r\n"
 ROOT = Path(__file__).parents[3]  # of the checkout, which need not be installed
 
 
-Sample = NDArray[np.float64]
-
-
 class Stream(asyncio.Protocol):
     def __init__(self, ended: asyncio.Event) -> None:
         """`ended`: of any."""
@@ -65,7 +62,7 @@ class Stream(asyncio.Protocol):
             self._ended.set()
 
 
-def take_sample(server: psutil.Process, streams: Sequence[Stream]) -> Sample:
+def take_sample(server: psutil.Process, streams: Sequence[Stream]) -> NDArray[np.float64]:
     """Seconds, CPU of server and its event loop's thread, events, and the first stream's events (one a step)."""
     counts = [one.events for one in streams]
     loop = next(sum(one[1:]) for one in server.threads() if one.id == server.pid)
@@ -75,7 +72,7 @@ def take_sample(server: psutil.Process, streams: Sequence[Stream]) -> Sample:
 async def measure(server: psutil.Process, port: int, count: int, tokens: int, prompt: str) -> dict[str, float]:
     """A burst's median first token, and what its streams cost from WARM tokens on until the first ends."""
     asked = {"messages": [{"role": "user", "content": prompt}], "max_tokens": tokens, "stream": True}
-    body = orjson.dumps(asked | {"ignore_eos": True, "temperature": 0})
+    body = msgspec.json.encode(asked | {"ignore_eos": True, "temperature": 0})
     head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: {len(body)}\r\n\r\n"
     loop, ended = asyncio.get_running_loop(), asyncio.Event()
     connections = [await loop.create_connection(lambda: Stream(ended), "127.0.0.1", port) for _ in range(count)]
@@ -110,10 +107,9 @@ def serve_streams(
     flags: Sequence[str], counts: Sequence[int], tokens: int, prompt: str = PROMPT, checkout: Path = ROOT
 ) -> list[dict[str, float]]:
     common = ["--port", "0", "--max-num-seqs", str(max(counts)), "--embedding-model", "none", "--log-level", "warning"]
-    environ = {"PYTHONPATH": str(checkout)}
     with TemporaryDirectory() as folder:
         log = Path(folder) / "log"
-        with run_server([*PROGRAM, "serve", *flags, *common], log, STARTING, environ=environ) as server:
+        with run_server([*PROGRAM, "serve", *flags, *common], log, STARTING, PYTHONPATH=str(checkout)) as server:
             process, port = psutil.Process(server.process.pid), urlsplit(server.url).port or 0
             bursts = (measure(process, port, count, tokens, prompt) for count in counts)
             return [uvloop.run(asyncio.wait_for(burst, PATIENCE)) for burst in bursts]
@@ -148,8 +144,7 @@ def measure_steps(rows: Sequence[int], checkout: Path = ROOT) -> dict[str, dict[
     program = [sys.executable, "-P", str(Path(host_steps.__file__)), *map(str, rows)]
     environ = {**os.environ, "PYTHONPATH": str(checkout)}
     done = subprocess.run(program, stdout=subprocess.PIPE, check=True, timeout=10 * PATIENCE, env=environ)
-    found: dict[str, dict[str, float]] = orjson.loads(done.stdout)
-    return found
+    return msgspec.json.decode(done.stdout, type=dict[str, dict[str, float]])
 
 
 def compare(rows: Sequence[int], beside: Path | None, rounds: int) -> Iterator[str]:

@@ -11,7 +11,6 @@ import psutil
 import torch
 from tokenizers import Tokenizer, decoders, pre_tokenizers
 from tokenizers.models import BPE
-from torch import Tensor
 from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedModel, PreTrainedTokenizerFast
 
 from engine.device import HEADROOM
@@ -79,7 +78,7 @@ def measure_bandwidth(device: torch.device, clock: Clock = time.perf_counter, si
     room = psutil.virtual_memory().available // 8 if device.type == "cpu" else BUFFER_BYTES
     source = torch.ones((size or min(BUFFER_BYTES, room)) // 4, dtype=torch.float32, device=device)
     target = torch.empty_like(source)
-    ways: tuple[tuple[Callable[[], Tensor], int], ...] = (
+    ways: tuple[tuple[Callable[[], torch.Tensor], int], ...] = (
         (source.sum, source.nbytes),
         (lambda: target.copy_(source), 2 * source.nbytes),
     )

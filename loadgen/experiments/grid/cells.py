@@ -9,7 +9,6 @@ from itertools import product
 from pathlib import Path
 
 import numpy as np
-from numpy.random import Generator
 from numpy.typing import NDArray
 
 from engine.simulated.machine import Machine
@@ -25,25 +24,24 @@ LONGEST = 1024
 Counts = NDArray[np.int64]
 
 
-def _log_normal(random: Generator, count: int) -> tuple[Counts, Counts]:
-    prompts, answers = random.lognormal(math.log(150), 1.0, count), random.lognormal(math.log(80), 1.4, count)
-    return _clip(prompts), _clip(answers)
+def _draw(random: np.random.Generator, count: int, middle: float, sigma: float) -> Counts:
+    return _clip(random.lognormal(math.log(middle), sigma, count))
 
 
-def _bimodal(random: Generator, count: int) -> tuple[Counts, Counts]:
+def _bimodal(random: np.random.Generator, count: int) -> tuple[Counts, Counts]:
     """Nine of ten answers have 20 to 40 tokens, the others 600 to 900."""
     long = random.random(count) < 0.1
     answers = np.where(long, random.integers(600, 901, count), random.integers(20, 41, count))
     return random.integers(20, 201, count), answers
 
 
-def draw_clients(random: Generator, count: int) -> Counts:
+def draw_clients(random: np.random.Generator, count: int) -> Counts:
     """Of 30, the first most; drawn before their requests by `servegen`."""
     shares = np.arange(1, 31) ** -1.2
     return random.choice(30, count, p=shares / shares.sum())
 
 
-def _serve_gen(random: Generator, count: int) -> tuple[Counts, Counts]:
+def _serve_gen(random: np.random.Generator, count: int) -> tuple[Counts, Counts]:
     """ServeGen: a few of 30 clients send most; log-normal prompts, exponential answers."""
     client = draw_clients(random, count)
     prompts, answers = random.lognormal(math.log(250), 0.8, 30), random.lognormal(math.log(120), 1.1, 30)
@@ -51,20 +49,16 @@ def _serve_gen(random: Generator, count: int) -> tuple[Counts, Counts]:
     return (_clip(random.lognormal(np.log(prompts[client]), 0.5) * tail), _clip(random.exponential(answers[client])))
 
 
-def _mooncake(random: Generator, count: int) -> tuple[Counts, Counts]:
-    """Mooncake's conversations, cut at LONGEST: answers have some 340 tokens."""
-    return _clip(random.lognormal(math.log(7000), 1.2, count)), _clip(random.lognormal(math.log(290), 0.6, count))
-
-
 def _clip(lengths: NDArray[np.float64]) -> Counts:
     return np.clip(np.rint(lengths), 1, LONGEST).astype(int)
 
 
-SHAPES: Mapping[str, Callable[[Generator, int], tuple[Counts, Counts]]] = {
-    "log-normal": _log_normal,
+SHAPES: Mapping[str, Callable[[np.random.Generator, int], tuple[Counts, Counts]]] = {
+    "log-normal": lambda random, count: (_draw(random, count, 150, 1.0), _draw(random, count, 80, 1.4)),
     "bimodal": _bimodal,
     "servegen": _serve_gen,
-    "mooncake": _mooncake,
+    # its conversations, cut at LONGEST: answers have some 340 tokens
+    "mooncake": lambda random, count: (_draw(random, count, 7000, 1.2), _draw(random, count, 290, 0.6)),
     "narrow": lambda random, count: (random.integers(100, 141, count), random.integers(180, 221, count)),
     "equal": lambda random, count: (np.full(count, 120), np.full(count, 200)),
 }
@@ -138,10 +132,6 @@ class Cell:
     seed: int = 0
     requests: int = REQUESTS
 
-    @property
-    def described(self) -> str:
-        return f"{self.machine}, {Path(self.load).stem}, ρ {self.rho:g}, predictions {self.prediction}"
-
 
 def list_contenders() -> dict[str, Strategy]:
     """Orders over similar-length prefill groups with continuous batching."""
@@ -184,12 +174,14 @@ def group_cells(cells: Sequence[Cell], requests: int = REQUESTS) -> dict[str, li
 # other weight types do not matter here
 ALL = tuple(name for name, one in STRATEGIES.items() if one.quantization is None)
 
-_JOINING = STRATEGIES["baton-pd"]
-# differ from `baton-pd` in order only
-ORDERS = tuple(
-    name for name, one in STRATEGIES.items() if (one.batching, one.refill) == (_JOINING.batching, _JOINING.refill)
-    and one.memory in (_JOINING.memory, "peak")
-)  # fmt: skip
+
+def _joins(one: Strategy) -> bool:
+    """Whether it differs from BASE in order only."""
+    base = STRATEGIES[BASE]
+    return (one.batching, one.refill) == (base.batching, base.refill) and one.memory in (base.memory, "peak")
+
+
+ORDERS = tuple(name for name, one in STRATEGIES.items() if _joins(one))
 
 
 WIDE = "H100, 256 slots"

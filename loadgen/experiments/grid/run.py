@@ -212,7 +212,8 @@ def tabulate(results: Results, loads: Mapping[str, grid.Cell]) -> Iterator[Table
         rows = join_alike(results[cell])
         weight = f"differences below {100 * CHANCE / cell.requests**0.5:.0f} % may be chance (--seed draws others)"
         note = weight if len(rows) > 1 else "all alike, as too few wait: give more --num-prompts"
-        table = console.tabulate(f"{name}: {cell.described}; {note}", [mark_best(rows)], KEYS)
+        described = f"{cell.machine}, {Path(cell.load).stem}, ρ {cell.rho:g}, predictions {cell.prediction}"
+        table = console.tabulate(f"{name}: {described}; {note}", [mark_best(rows)], KEYS)
         yield table if len(rows) > 1 else Table(table.caption, (), ())
 
 

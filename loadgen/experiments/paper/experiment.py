@@ -1,10 +1,9 @@
 """A paper's experiments as data, carried out point by point until interrupted."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
+from typing import Self
 
 from loadgen.experiments.paper.load import LONGEST, Pool
 from loadgen.experiments.paper.row import PaperRuns, ReportRow, round_figure
@@ -34,7 +33,7 @@ class Experiment:
     lines: Sequence[TrialLine] = ()
     interrupted: bool = False  # results are incomplete
 
-    def carry_out(self, play: Callable[[str, TrialPoint], Figures]) -> Experiment:
+    def carry_out(self, play: Callable[[str, TrialPoint], Figures]) -> Self:
         """Ctrl-C keeps what ran, with rows for complete points."""
         runs = product(self.points, self.strategies)
         lines, whole = collect(TrialLine(name, point, play(name, point)) for point, name in runs)

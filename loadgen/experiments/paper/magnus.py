@@ -228,8 +228,7 @@ def read_pool(folder: Path, answers: str, seed: int, input_scale: float = 1.0) -
     """From task files (`*.jsonl`) in a folder, equally many of each, shuffled. `answers`: for commented code, `code`
     or `reference`. Raises UserError.
     """
-    files = sorted(folder.glob("*.jsonl"))
-    if not files:
+    if not (files := sorted(folder.glob("*.jsonl"))):
         raise UserError(f"--tasks: {folder} has no file *.jsonl")
     rng = random.Random(f"{seed}, tasks")
     tasks = [read_jsonl(file, need_reference=True) for file in files]

@@ -114,8 +114,7 @@ def main_rows(runs: PaperRuns, backend: str) -> list[ReportRow]:
 
 def _claim_fewer_invalid(runs: PaperRuns) -> ReportRow:
     what = "scls has far fewer invalid tokens than sls"
-    shares = [100 * share for share in runs.compare("scls", "sls", "invalid").values()]
-    if not shares:
+    if not (shares := [100 * share for share in runs.compare("scls", "sls", "invalid").values()]):
         return ReportRow.skip(what, "sls has none")
     return ReportRow.claim(what, max(shares) < 50, f"{min(shares):.0f} to {max(shares):.0f} % of them", "5.2, Fig. 13a")
 

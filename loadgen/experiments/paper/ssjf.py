@@ -79,7 +79,7 @@ def sizes(stage: TrialStage) -> Experiment:
     """Figure 8."""
     points = [make_point(stage, f"{size} rows", SIZES_RATE, size=size) for size in SIZES]
     title = f"batch sizes at {SIZES_RATE:g}/s, Fig. 8"
-    return replace(_plan(stage, OURS, title, points, size_rows, MODES[1:]), sweeping=True)
+    return replace(_plan(stage, OURS, title, points, size_rows), strategies=_list_names(MODES[1:]), sweeping=True)
 
 
 def formulations(stage: TrialStage, counting: Counting = OURS) -> Experiment:
@@ -114,14 +114,11 @@ def _rows(counting: Counting, table: str) -> Rows:
     return partial(sjf_rows, published=PUBLISHED[f"ssjf-{table}"], throughput=counting.throughput)
 
 
-def _plan(
-    stage: TrialStage,
-    counting: Counting,
-    title: str,
-    points: Sequence[TrialPoint],
-    rows: Rows,
-    modes: Sequence[str] = MODES,
-) -> Experiment:
+def _list_names(modes: Sequence[str] = MODES) -> list[str]:
+    return [f"{order}-{mode}" for mode in modes for order in ORDERS]
+
+
+def _plan(stage: TrialStage, counting: Counting, title: str, points: Sequence[TrialPoint], rows: Rows) -> Experiment:
     duration = stage.setting.duration
     right = f"{ACCURACY:.1%} (Table 2)" if points[0].prediction is None else "the share that the table tells"
     last = f"{REQUESTS} requests" if duration is None else f"{duration:g} s of arrivals"
@@ -130,8 +127,7 @@ def _plan(
         f"{points[0].repeats} runs of {last}, as in the simulator that the authors publish; predictions fall into the "
         f"right one of {len(CUTS) + 1} classes in {right}; {_tell_aging(stage.setting.aging_factor)}{counting.told}"
     )
-    names = [f"{order}-{mode}" for mode in modes for order in ORDERS]
-    return Experiment(f"{counting.title}: {title}", setting, SHOWN, points, names, rows)
+    return Experiment(f"{counting.title}: {title}", setting, SHOWN, points, _list_names(), rows)
 
 
 def _tell_aging(factor: float) -> str:

@@ -24,7 +24,6 @@ MINUTES_10 = 600.0
 
 
 Figures = Mapping[str, float]  # seconds, 1/s, percent
-Begin = Callable[[str, int], Watch]  # progress, given a title and a number; returns its callback
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +73,8 @@ class TrialStage:
     setting: Experiments
     max_tokens: int  # of an answer
     prediction: SimulatedPrediction = SimulatedPrediction()
-    begin: Begin = lambda title, total: lambda ended: None
+    # progress, given a title and a number; returns its callback
+    begin: Callable[[str, int], Watch] = lambda title, total: lambda ended: None
     _trials: dict[tuple[str, TrialPoint], Figures] = field(default_factory=dict)
 
     @property
@@ -94,8 +94,7 @@ class TrialStage:
         """Means over repeats. Raises UserError."""
         load = point.load
         runs = [replace(point, load=replace(load, seed=load.seed + number)) for number in range(point.repeats)]
-        missing = [run for run in runs if (name, run) not in self._trials]
-        if missing:
+        if missing := [run for run in runs if (name, run) not in self._trials]:
             total = load.count * len(missing)
             watch = self.begin(f"{name}, {point.label}: {total} requests", total)
             for place, run in enumerate(missing):
@@ -157,6 +156,5 @@ class SliceCount:
     early: list[bool] = field(default_factory=list)
 
     def on_finish(self, assignment: Assignment, now: float) -> None:
-        limit = assignment.plan.terms.iterations
-        if limit is not None:
+        if (limit := assignment.plan.terms.iterations) is not None:
             self.early.append(assignment.iterations < limit)

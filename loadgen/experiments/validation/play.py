@@ -92,7 +92,7 @@ class Speedometer:
             even = np.array([0.0, FOR_EVER])
             return RunSpeed(self.profile, 1.0, even, even)
         prices = self._fit()
-        measured = sum(_seconds(step) for _, _, step in self._steps)
+        measured = sum(step.timing.seconds for _, _, step in self._steps)
         profiled = sum(step.price(self.profile) for _, _, step in self._steps)
         return RunSpeed(prices, measured / profiled, *self._follow(prices))
 
@@ -101,7 +101,7 @@ class Speedometer:
         moments, work = [0.0], [0.0]
         for executor, now, step in self._steps:
             if executor == self._steps[0][0]:
-                began = max(moments[-1], now - _seconds(step))
+                began = max(moments[-1], now - step.timing.seconds)
                 idle = began - moments[-1]
                 moments += [began, max(began, now)]
                 work += [work[-1] + idle, work[-1] + idle + step.price(prices)]
@@ -111,15 +111,11 @@ class Speedometer:
         prefills, decodes = ([step for _, _, step in self._steps if step.phase == phase] for phase in PHASES)
         found = fit_surfaces([step.timing for step in prefills], [step.timing for step in decodes])
         read, decoded = (
-            found.slowed(sum(map(_seconds, steps)) / sum(step.price(found) for step in steps))
+            found.slowed(sum(step.timing.seconds for step in steps) / sum(step.price(found) for step in steps))
             for steps in (prefills, decodes)
         )
         iterations = {name: getattr(decoded, name) for name in ("d1", "d2", "d3", "d4")}
         return replace(read, **iterations, c1=self.profile.c1, c0=self.profile.c0)
-
-
-def _seconds(step: Step) -> float:
-    return step.timing.seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,8 +138,7 @@ class Engine:
 
 def load_engine(config: ServeConfig) -> Engine:
     models, text = load_models(config)
-    profile = load_profile(default_cache(), conditions_of(config, models[0]))
-    if profile is None:
+    if (profile := load_profile(default_cache(), conditions_of(config, models[0]))) is None:
         executors = f" --executors {config.executors}" if config.executors > 1 else ""
         command = f"lengthwise profile {config.model}{executors}"
         raise UserError(f"there is no profile under these settings: run `{command}` first, with the same settings")

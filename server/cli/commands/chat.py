@@ -52,28 +52,23 @@ COMMAND = re.compile(r"/[a-z]+")  # not a path
 class Talk:
     """The settings of a conversation."""
 
-    system: str | None = option(None)
-    """system message: what the assistant shall be"""
-    temperature: Annotated[float, Meta(ge=0, le=2)] | None = option(None)
-    """0 takes the likeliest token; at most 2"""
-    max_tokens: Count | None = option(None)
-    """longest answer, in tokens"""
+    system: str | None = option(None, "system message: what the assistant shall be")
+    temperature: Annotated[float, Meta(ge=0, le=2)] | None = option(None, "0 takes the likeliest token; at most 2")
+    max_tokens: Count | None = option(None, "longest answer, in tokens")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Chat(Talk):
     """The server to talk to, and the settings of the conversation."""
 
-    url: str = option("http://127.0.0.1:8000", metavar="URL")
-    """where the server listens"""
+    url: str = option("http://127.0.0.1:8000", "where the server listens", metavar="URL")
     api_key: str | None = option(
         None,
         f"where the server wants one (default: the first of ${KEYS}, or $OPENAI_API_KEY)",
         metavar="KEY",
         secret=True,
     )
-    model: str | None = option(None, metavar="NAME")
-    """model to talk to (default: the server's)"""
+    model: str | None = option(None, "model to talk to (default: the server's)", metavar="NAME")
 
 
 def add_parser(subparsers: Subparsers) -> None:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import csv
-import dataclasses
 import re
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -31,8 +30,7 @@ Row = dict[str, object]
 
 def _time_of(age: str) -> float:
     """Unix seconds."""
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd])", age)
-    if match is None:
+    if (match := re.fullmatch(r"(\d+(?:\.\d+)?)([smhd])", age)) is None:
         raise ValueError(f"{age!r} is not an age such as 30m, 12h or 7d")
     return time.time() - float(match[1]) * DURATIONS[match[2]]
 
@@ -41,8 +39,7 @@ def _time_of(age: str) -> float:
 class JournalSource:
     """The journal that is read or changed."""
 
-    journal: Path | None = option(None)
-    """the journal (default: the server's)"""
+    journal: Path | None = option(None, "the journal (default: the server's)")
 
     @property
     def path(self) -> Path:
@@ -53,30 +50,25 @@ class JournalSource:
 class Show(JournalSource):
     """Requests to print."""
 
-    last: Natural = option(20, short=("-n",))
-    """how many"""
+    last: Natural = option(20, "how many", short=("-n",))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Export(JournalSource):
     """Entries to write, and how."""
 
-    format: Literal["csv", "jsonl"] = option("jsonl")
-    """how they are written"""
+    format: Literal["csv", "jsonl"] = option("jsonl", "how they are written")
     what: Literal["requests", "lengths"] = option("requests")
     """lengths: texts and what became of them, as `lengthwise train` reads them"""
-    since: float | None = option(None, parse=_time_of, metavar="AGE")
-    """only what is younger than e.g. 30m, 12h, 7d"""
+    since: float | None = option(None, "only what is younger than e.g. 30m, 12h, 7d", parse=_time_of, metavar="AGE")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Prune(JournalSource):
     """Entries to delete."""
 
-    older_than: float | None = option(None, parse=_time_of, metavar="AGE")
-    """delete what is older than e.g. 12h, 30d"""
-    keep: Natural | None = option(None)
-    """keep the newest N requests at most"""
+    older_than: float | None = option(None, "delete what is older than e.g. 12h, 30d", parse=_time_of, metavar="AGE")
+    keep: Natural | None = option(None, "keep the newest N requests at most")
 
 
 def add_parser(subparsers: Subparsers) -> None:
@@ -123,7 +115,7 @@ def _export(options: Export) -> None:
     names: Sequence[str] = LENGTHS
     rows: Iterable[Row] = _lengths(entries)
     if options.what == "requests":
-        names, rows = [field.name for field in dataclasses.fields(RequestEntry)], map(dataclasses.asdict, entries)
+        names, rows = [field.name for field in fields(RequestEntry)], map(asdict, entries)
     if options.format == "jsonl":
         for row in rows:
             sys.stdout.write(orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE).decode())

@@ -18,8 +18,7 @@ QUICK_TIME_LIMIT = 60.0
 class Measuring:
     """Measuring: how thoroughly."""
 
-    quick: bool = option(False)
-    """a coarse grid, for a first estimate"""
+    quick: bool = option(False, "a coarse grid, for a first estimate")
     time_limit: Positive | None = option(
         None,
         "seconds to measure for; cells that would take too long are left out "

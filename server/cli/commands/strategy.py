@@ -19,10 +19,8 @@ TEMPLATES = ("new_strategy.txt", "new_strategy_test.txt")  # beside this file
 class New:
     """The strategy to begin."""
 
-    name: str = option("", positional=True)
-    """its name, and that of its Python module"""
-    output: Path = option(Path("."), metavar="FOLDER")
-    """folder for its files"""
+    name: str = option("", "its name, and that of its Python module", positional=True)
+    output: Path = option(Path("."), "folder for its files", metavar="FOLDER")
 
 
 def add_parser(subparsers: Subparsers) -> None:

@@ -60,12 +60,9 @@ class Print:
 
     config: Path | None = option(None)
     """configuration that the service reads (default: /etc/lengthwise/config.toml, of a gateway gateway.toml)"""
-    program: Path | None = option(None)
-    """what to run (default: this program)"""
-    template: bool = option(False)
-    """a unit for several servers: lengthwise@NAME, which reads /etc/lengthwise/NAME.toml"""
-    gateway: bool = option(False)
-    """a unit of `lengthwise gateway`: lengthwise-gateway"""
+    program: Path | None = option(None, "what to run (default: this program)")
+    template: bool = option(False, "a unit for several servers: lengthwise@NAME, which reads /etc/lengthwise/NAME.toml")
+    gateway: bool = option(False, "a unit of `lengthwise gateway`: lengthwise-gateway")
 
     @property
     def reads(self) -> Path:
@@ -76,10 +73,8 @@ class Print:
 class Install(Print):
     """A unit to install."""
 
-    force: bool = option(False)
-    """replace a unit that differs"""
-    root: Path = option(Path("/"), metavar="DIR")
-    """install below this folder"""
+    force: bool = option(False, "replace a unit that differs")
+    root: Path = option(Path("/"), "install below this folder", metavar="DIR")
 
 
 def add_parser(subparsers: Subparsers) -> None:

@@ -24,17 +24,14 @@ if TYPE_CHECKING:
 class Trying:
     """Replay: which requests, and under which strategies."""
 
-    of: str | None = option(None)
-    """model whose requests are replayed, as the journal names it (default: the latest)"""
-    last: Count = option(2000)
-    """answered requests at most, newest"""
+    of: str | None = option(None, "model whose requests are replayed, as the journal names it (default: the latest)")
+    last: Count = option(2000, "answered requests at most, newest")
     strategies: tuple[str, ...] | None = option(None, commas=True, metavar="A,B,...")
     """strategies to try (default: all that need no other weights)"""
     capacity_tokens: Count | None = option(None)
     """tokens of KV cache that an executor holds, lengthwise:kv_capacity_tokens in /metrics (default: enough for all
     slots)"""
-    save_result: Path | None = option(None)
-    """write the figures as JSON too"""
+    save_result: Path | None = option(None, "write the figures as JSON too")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,8 +70,7 @@ def run(config: Whatif) -> int:
     require_writable(config.save_result)
     journal = journal_path(default_cache(), config.journal)
     replay = read_replay(journal, config.of, config.last)
-    profile = find_profile(default_cache(), replay.model)
-    if profile is None:
+    if (profile := find_profile(default_cache(), replay.model)) is None:
         replay = read_replay(journal, replay.model, config.last, sent=True)
     setting = _setting(config, replay, profile)
     names = choose_strategies(config.strategies, sent=replay.sent)

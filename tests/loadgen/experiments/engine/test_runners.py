@@ -11,7 +11,7 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
 from engine.messages import RowSpec
-from loadgen.experiments.engine.contest import BenchTurn, Generate, Lengthwise, Run, contest, draw_rows
+from loadgen.experiments.engine.bench import BenchTurn, Lengthwise, Run, contest, draw_rows, generate
 from loadgen.experiments.engine.setup import Floor, Subject, load_plain, measure_bandwidth, weight_bytes
 from models.errors import UserError
 from models.network.loader import LoadedModel
@@ -113,7 +113,7 @@ def plain(tiny_model: LoadedModel) -> PreTrainedModel:
 @pytest.fixture
 def engines(tiny_model: LoadedModel, tiny_text: Text, plain: PreTrainedModel) -> dict[str, Run]:
     ours = Lengthwise(subject_of(tiny_model, tiny_text), ticking())
-    return {"lengthwise": ours.run, "generate": Generate(plain, ticking()).run}
+    return {"lengthwise": ours.run, "generate": partial(generate, plain, clock=ticking())}
 
 
 @pytest.mark.parametrize("name", ["lengthwise", "generate"])
