@@ -14,7 +14,7 @@ from server.api.input import schema
 from server.api.input.body import decode, hold_body, read_body
 from server.api.input.messages import CHAT_WORDS, CountBody, as_chat
 from server.api.input.promise import ask_for, read_header
-from server.api.input.refused import ABSENT, is_given
+from server.api.input.refused import ABSENT, is_given, refuse_foreign
 from server.api.input.responses import OWN_NAMES, OWN_WORDS, ResponsesBody
 from server.api.input.sampling import cut_header, foresee
 from server.api.input.tools import toolbox
@@ -182,6 +182,7 @@ def _detokenize(body: DetokenizeBody, model: ServedModel) -> Counted:
 
 
 def _count_chat(body: CountBody, model: ServedModel) -> Counted:
+    refuse_foreign(body)
     with reword_errors({}, CHAT_WORDS):
         chat = as_chat(body)
         counted = len(text_prompts.render_chat(chat, model, toolbox(chat))[1])
