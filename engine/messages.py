@@ -1,9 +1,10 @@
 """Frozen, torch-free messages between event loop and executors."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from itertools import chain
 from operator import add, attrgetter
 from typing import Self, TypeAlias
 
@@ -62,8 +63,6 @@ def is_compact(rows: int, longest: int, tokens: int, most_cells: int, padding: f
 
 @dataclass(frozen=True, slots=True)
 class BatchPolicy:
-    """How a command's rows run."""
-
     entry: Entry = Entry.EMBED
     closed: bool = False  # static batch
     iterations: int | None = None  # decode steps of a slice
@@ -134,6 +133,21 @@ class RowUpdate(msgspec.Struct, frozen=True, gc=False):
     by_client: bool = False
     cached_prompt: int = 0  # from the prefix cache; with the first token
     unnamed: int = 0  # tokens without known ids
+
+    @staticmethod
+    def join(updates: Sequence["RowUpdate"]) -> "RowUpdate":
+        """Of one row, in order, one at least."""
+        if len(updates) == 1:
+            return updates[0]
+        return msgspec.structs.replace(
+            updates[-1],
+            token_ids=tuple(chain.from_iterable(update.token_ids for update in updates)),
+            text="".join(update.text for update in updates),
+            logprobs=tuple(chain.from_iterable(update.logprobs for update in updates)),
+            prompt_logprobs=next((one.prompt_logprobs for one in updates if one.prompt_logprobs is not None), None),
+            cached_prompt=updates[0].cached_prompt,
+            unnamed=sum(update.unnamed for update in updates),
+        )
 
     @property
     def tokens(self) -> int:

@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-import msgspec
 import torch
 
 from engine.device import Action, RowFault, StepOutcome
@@ -41,12 +40,7 @@ class VirtualRow(SimulatedRow):
     def report(self) -> RowUpdate:
         tokens, places = self._tokens, range(self.reported, self.step)
         self.reported, self.real.cached_prompt = self.step, self.cached_prompt
-        first, *others = [self.real.accept(Choice(tokens[place % len(tokens)])) for place in places]
-        if not others:
-            return first
-        ids = first.token_ids + tuple(token for one in others for token in one.token_ids)
-        text = first.text + "".join(one.text for one in others)
-        return msgspec.structs.replace(others[-1], token_ids=ids, text=text, cached_prompt=first.cached_prompt)
+        return RowUpdate.join([self.real.accept(Choice(tokens[place % len(tokens)])) for place in places])
 
 
 @dataclass(eq=False, kw_only=True)

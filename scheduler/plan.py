@@ -3,7 +3,6 @@ from enum import StrEnum
 
 from engine.messages import Admit, BatchPolicy, RowUpdate
 from scheduler.request import Request
-from scheduler.stream import join_updates
 
 
 class Returns(StrEnum):
@@ -58,4 +57,4 @@ class Assignment:
 
     def hold(self, request: Request, update: RowUpdate) -> None:
         earlier = self.held.get(request)
-        self.held[request] = update if earlier is None else join_updates((earlier, update))
+        self.held[request] = update if earlier is None else RowUpdate.join((earlier, update))

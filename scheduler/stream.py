@@ -2,10 +2,7 @@
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Sequence
-from itertools import chain
-
-import msgspec
+from collections.abc import AsyncIterator, Callable
 
 from engine.messages import RowUpdate
 
@@ -96,7 +93,7 @@ class TokenStream:
             return None
         self.made = self._oldest
         try:
-            update = self._backlog[0] if len(self._backlog) == 1 else join_updates(self._backlog)
+            update = RowUpdate.join(self._backlog)
             taken = self.shortcut is not None and self.shortcut(update)
         except Exception:  # the reader meets it too
             taken = False
@@ -109,22 +106,9 @@ class TokenStream:
             if not self._backlog:
                 self._reader = asyncio.get_running_loop().create_future()
                 await self._reader
-            update = self._backlog[0] if len(self._backlog) == 1 else join_updates(self._backlog)
+            update = RowUpdate.join(self._backlog)
             self._backlog.clear()
             self.made = self._oldest
             yield update
             if update.finish_reason is not None:
                 return
-
-
-def join_updates(updates: Sequence[RowUpdate]) -> RowUpdate:
-    """Updates of one row, in order, one at least."""
-    return msgspec.structs.replace(
-        updates[-1],
-        token_ids=tuple(chain.from_iterable(update.token_ids for update in updates)),
-        text="".join(update.text for update in updates),
-        logprobs=tuple(chain.from_iterable(update.logprobs for update in updates)),
-        prompt_logprobs=next((one.prompt_logprobs for one in updates if one.prompt_logprobs is not None), None),
-        cached_prompt=updates[0].cached_prompt,
-        unnamed=sum(update.unnamed for update in updates),
-    )

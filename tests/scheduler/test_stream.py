@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.messages import FinishReason, RowUpdate, TokenLogprob
-from scheduler.stream import AT_ONCE, SLICE, TokenStream, Wakeups, join_updates
+from scheduler.stream import AT_ONCE, SLICE, TokenStream, Wakeups
 from tests.scheduler.fakes import settle, steps, token
 
 
@@ -21,7 +21,7 @@ def test_two_updates_in_order_are_one() -> None:
     one, two = TokenLogprob(1, -1.0, 1), TokenLogprob(2, -2.0, 1)
     first = RowUpdate(7, (1,), "a", (one,), prompt_logprobs=(None, one), cached_prompt=9)
     second = RowUpdate(7, (2, 3), "b", (two,), finish_reason=FinishReason.STOP, stop_reason="x", error="e")
-    assert join_updates([first, second]) == RowUpdate(
+    assert RowUpdate.join([first, second]) == RowUpdate(
         7, (1, 2, 3), "ab", (one, two), (None, one), FinishReason.STOP, stop_reason="x", error="e", cached_prompt=9
     )
 

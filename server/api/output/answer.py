@@ -11,7 +11,7 @@ import msgspec
 from aiohttp import web
 
 from engine.messages import FinishReason, RowUpdate
-from scheduler.stream import Shortcut, join_updates
+from scheduler.stream import Shortcut
 from server.api.errors import ApiError, stream_error
 from server.api.input.prompts import read_prompts
 from server.api.input.sampling import cut_header
@@ -90,7 +90,7 @@ async def gather_answers(call: Call) -> list[Part]:
                 updates[place].append(part.update)
                 pieces[place].extend(part.pieces)
     given = zip(call.answers, updates, pieces, strict=True)
-    return [Part(answer, join_updates(own), said) for answer, own, said in given]
+    return [Part(answer, RowUpdate.join(own), said) for answer, own, said in given]
 
 
 async def _stream(request: web.Request, call: Call, words: Words, *, progress: bool) -> web.StreamResponse:

@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 
 from engine.messages import RowUpdate
-from scheduler.stream import join_updates
 from server.gateway.merged import LINE, MOST, StreamAggregator
 from server.gateway.usage import read_end
 
@@ -96,7 +95,7 @@ def test_a_stream_that_states_its_end_was_not_cut(event: Any, finished: bool) ->
 
 
 def test_tokens_without_ids_are_a_number() -> None:
-    joined = join_updates([RowUpdate(1, unnamed=10**18), RowUpdate(1, (4, 5)), RowUpdate(1, unnamed=3)])
+    joined = RowUpdate.join([RowUpdate(1, unnamed=10**18), RowUpdate(1, (4, 5)), RowUpdate(1, unnamed=3)])
     assert (joined.tokens, joined.token_ids) == (10**18 + 5, (4, 5))
 
 
