@@ -25,7 +25,7 @@ from scheduler.serving_time.nearest import BatchLearning, Nearest
 from scheduler.strategy import STRATEGIES, Strategy, describe
 from scheduler.waiting.by_length import AgedSjf, ByRank, Fcfs, Sjf, gittins_rank, inflated_score
 from scheduler.waiting.by_program import PausedSmallest, VirtualFinish, attained_level, run_arrival
-from scheduler.waiting.by_work import Boost, FairSojourn, ResponseRatio, attained_work, find_level, predicted_work
+from scheduler.waiting.by_work import Boost, FairSojourn, ResponseRatio, attained_work, find_level
 from scheduler.waiting.fair import share_out
 from scheduler.waiting.order import ByScore
 from scheduler.waiting.out_of_turn import OutOfTurn
@@ -36,8 +36,6 @@ from scheduler.waiting.trial import try_order
 
 @dataclass(frozen=True, slots=True)
 class Estimates:
-    """This machine's speed, and what learns it."""
-
     machine: MachineModel = field(default_factory=MachineModel)
     prices: PricesNow = device_prices
     serving_time: ServingTime | None = None  # as the strategy does; None where unused
@@ -94,7 +92,7 @@ ORDERS: Mapping[str, OrderFactory] = {
     "sjf": lambda limits, prices: Sjf(),
     "out-of-turn": lambda limits, prices: OutOfTurn(limits.options.out_of_turn, limits.usual_rows),
     "sjf-aged": lambda limits, prices: AgedSjf(limits.aging),
-    "boost": lambda limits, prices: Boost(prices, limits.options.boost_gamma, predicted_work),
+    "boost": lambda limits, prices: Boost(prices, limits.options.boost_gamma),
     "boost-attained": lambda limits, prices: Boost(prices, limits.options.boost_gamma, attained_work),
     "gittins": lambda limits, prices: ByScore(lambda one: gittins_rank(one, prices())),
     "tail-inflated": lambda limits, prices: ByScore(inflated_score),
@@ -142,8 +140,6 @@ _SLICING: Suits = {
 
 @dataclass(frozen=True, slots=True)
 class Batching:
-    """A kind of batcher, and its requirements."""
-
     make: BatcherFactory
     suits: Suits
     joins: bool = False

@@ -55,8 +55,6 @@ class RowSums:
 
 
 class SimulatedBatch:
-    """Within `capacity_tokens` cells."""
-
     def __init__(self, capacity_tokens: int, max_rows: int, headroom: int, *, reads_padding: bool = True) -> None:
         """`reads_padding`: the whole window."""
         self.capacity_tokens = capacity_tokens

@@ -91,7 +91,6 @@ def class_of(lengths: NDArray[np.float32], edges: Sequence[float]) -> NDArray[np
 
 
 def targets(task: ProxyTask, scale: Scale, lengths: NDArray[np.float32]) -> Tensor:
-    """(n,) -> (n,)."""
     if task.wants_values:
         return torch.as_tensor((lengths - scale.centre) / scale.spread, dtype=torch.float32)
     numbers = torch.as_tensor(class_of(lengths, scale.edges))

@@ -27,8 +27,6 @@ class LengthCache:
     """Of one served model. Event loop only."""
 
     def __init__(self, capacity: int = CAPACITY, threshold: float = THRESHOLD) -> None:
-        if capacity < 1 or not 0 < threshold <= 1:
-            raise ValueError(f"no length cache has capacity {capacity}, threshold {threshold}")
         self._capacity = capacity
         self._threshold = threshold
         self._directions: NDArray[np.float32] = np.empty((0, 0), dtype=np.float32)  # (capacity, dim), of length 1

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from scheduler.length.features import Ablation, select
 from scheduler.length.forest import Examples, Forest, Growth, grow
-from scheduler.length.judgment import within_twice
+from scheduler.length.likely import within_twice
 from scheduler.length.prediction import LengthDistribution
 
 Advance = Callable[[int], None]
@@ -90,7 +90,6 @@ def predict(
 
 
 def guess(examples: Examples) -> LengthDistribution:
-    """Of all lengths, for any request."""
     return LengthDistribution.of(examples.lengths, np.ones_like(examples.lengths))
 
 

@@ -95,8 +95,7 @@ class TokenFeatures:
     @classmethod
     def hashed(cls, size: int) -> TokenFeatures:
         """Fixed random numbers for `size` word hashes, without a model."""
-        table = np.random.default_rng(0).standard_normal((size, GROUPS), dtype=np.float32)
-        return cls(table, float(zlib.crc32(table.tobytes()) & 0xFFFFFF))
+        return cls.of([np.random.default_rng(0).standard_normal((size, GROUPS), dtype=np.float32)])
 
     def read(self, tokens: Sequence[int]) -> tuple[float, ...]:
         """Means of compressed embeddings, as compressing is linear. Raises IndexError for an unknown token."""

@@ -17,8 +17,20 @@ from scheduler.journal.file import ANSWERED, CUT, RequestEntry
 from scheduler.learner import Learner, Lesson
 from scheduler.length.forest import Examples, Forest
 from scheduler.length.holders import HolderStore, holder_of
-from scheduler.length.survival import ROUNDING, survival
-from scheduler.serving_time.bilinear import rmse
+from scheduler.serving_time.bilinear import FloatArray, rmse
+
+ROUNDING = 1e-9  # of shares
+
+
+def survival(values: NDArray[np.floating], cut: NDArray[np.bool_], unseen: int = 0) -> tuple[FloatArray, FloatArray]:
+    """Values (n,), some only known to be greater, in ascending order, and the share beyond each (Kaplan and Meier, JASA
+    53, 1958); `unseen` others are at risk throughout.
+    """
+    order = np.lexsort((cut, values))  # ties: whole ones first
+    at_risk = np.arange(len(values), 0, -1) + unseen
+    factors = np.where(cut[order], 1.0, 1 - 1 / at_risk)
+    return values[order].astype(np.float64), np.cumprod(factors, dtype=np.float64)
+
 
 Lengths = NDArray[np.float32]
 Cut = NDArray[np.bool_]
@@ -133,7 +145,6 @@ class ServedRow:
 
 
 def served_rows(entries: Iterable[RequestEntry]) -> list[ServedRow]:
-    """Of requests that ended and had a prediction."""
     return [
         ServedRow(
             entry.features, entry.predicted, entry.generated, entry.outcome in CUT and not entry.replayed, entry.scope
@@ -149,7 +160,6 @@ def surprises(rows: Sequence[ServedRow]) -> tuple[ServedRow, ...]:
 
 
 def row_error(rows: Sequence[ServedRow]) -> float:
-    """Root mean squared error in tokens."""
     return rmse([(row.predicted, float(row.generated)) for row in rows])
 
 

@@ -1,5 +1,7 @@
-"""Lengths of answers within what their calls allow."""
+"""Lengths within what calls allow, and what predicted ones were worth."""
 
+from engine.messages import FinishReason
+from scheduler.length.oracle import is_replayed
 from scheduler.length.prediction import TAILS
 from scheduler.request import Request
 
@@ -19,3 +21,22 @@ def length_interval(request: Request) -> list[float] | None:
 def median_length(request: Request) -> float | None:
     """In tokens, as everywhere shown; None where not predicted."""
     return request.predicted_length if request.distribution is None else likely_quantiles(request, 0.5)[0]
+
+
+TWICE = 2.0
+
+
+def within_twice(predicted: float, generated: float) -> bool:
+    return max(predicted, generated) <= TWICE * min(predicted, generated)
+
+
+def can_be_judged(request: Request, reason: FinishReason) -> bool:
+    """A truncated answer has no true length, and a prediction of max_tokens repeats the client."""
+    whole, predicted = reason is FinishReason.STOP or is_replayed(request.sampling), request.predicted_length
+    return whole and predicted is not None and round(predicted) < request.sampling.max_tokens
+
+
+def is_inside(request: Request) -> bool | None:
+    """Whether a length is in its predicted 90 % interval."""
+    told = length_interval(request)
+    return None if told is None else round(told[0]) <= request.generated <= round(told[-1])

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scheduler.length.prediction import LengthDistribution
-from scheduler.length.words import BUCKETS, Prompts
+from scheduler.length.words import BUCKETS, Prompts, log_sizes
 
 MOST = 20.0  # largest exponent of a similarity
 
@@ -36,10 +36,10 @@ class NearestPrompts:
         usual = logs.var() + 1e-6
         spread = squares - sums**2 / np.maximum(counts, 1)  # of each word's answers, shrunk by one average answer
         weights = np.maximum(usual * np.maximum(counts, 1) / (np.maximum(spread, 0) + usual) - 1, 0)
-        return cls(lengths, words, own, weights, _sizes(prompts))
+        return cls(lengths, words, own, weights, log_sizes(prompts)[:, 0])
 
     def distributions(self, prompts: Prompts) -> list[LengthDistribution]:
-        return [self._distribution(*one) for one in zip(prompts.bags, _sizes(prompts).tolist(), strict=True)]
+        return [self._distribution(*one) for one in zip(prompts.bags, log_sizes(prompts)[:, 0].tolist(), strict=True)]
 
     def _distribution(self, bag: NDArray[np.int32], size: float) -> LengthDistribution:
         shared = np.zeros(len(self.weights))
@@ -50,7 +50,3 @@ class NearestPrompts:
         effective = weights.sum() ** 2 / (weights**2).sum()  # sample size (Kish, Survey Sampling, 1965)
         found = LengthDistribution.of(self.lengths, weights.astype(np.float32))
         return replace(found, unlike=1 / (1 + float(effective)))
-
-
-def _sizes(prompts: Prompts) -> NDArray[np.float64]:
-    return np.log1p(prompts.numbers[:, -1].astype(np.float64))

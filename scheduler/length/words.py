@@ -52,13 +52,13 @@ class Prompts:
 @dataclass(frozen=True, slots=True, eq=False)
 class WordScore:
     intercept: float
-    sizes: NDArray[np.float64]  # (2,), for _sizes
+    sizes: NDArray[np.float64]  # (2,), for log_sizes
     buckets: NDArray[np.float64]  # (2 BUCKETS,)
 
     def scores(self, prompts: Prompts) -> NDArray[np.float64]:
         """(n,)."""
         by_words = [float(self.buckets[one] @ _shares(one)) for one in prompts.bags]
-        return np.asarray(self.intercept + _sizes(prompts) @ self.sizes + by_words, dtype=np.float64)
+        return np.asarray(self.intercept + log_sizes(prompts) @ self.sizes + by_words, dtype=np.float64)
 
     @classmethod
     def fit(cls, prompts: Prompts, lengths: NDArray[np.float32]) -> WordScore:
@@ -70,7 +70,7 @@ class WordScore:
         places = np.concatenate([np.empty(0, dtype=np.int32), *prompts.bags])
         words = csr_matrix((values, places, ends), shape=(len(lengths), 2 * BUCKETS))
         ridge = Ridge(alpha=PENALTY, solver="sparse_cg", tol=1e-3)
-        ridge.fit(hstack((csr_matrix(_sizes(prompts)), words)).tocsr(), np.log(lengths))
+        ridge.fit(hstack((csr_matrix(log_sizes(prompts)), words)).tocsr(), np.log(lengths))
         return cls(float(ridge.intercept_), ridge.coef_[:2], ridge.coef_[2:])
 
 
@@ -83,7 +83,7 @@ def held_out_scores(prompts: Prompts, lengths: NDArray[np.float32]) -> NDArray[n
     return scores
 
 
-def _sizes(prompts: Prompts) -> NDArray[np.float64]:
+def log_sizes(prompts: Prompts) -> NDArray[np.float64]:
     """Log number of tokens, and its scaled square, (n, 2)."""
     logs = np.log1p(prompts.numbers[:, -1].astype(np.float64))
     return np.stack((logs, logs**2 / 8), axis=1)

@@ -18,7 +18,7 @@ from statistics import median
 from typing import NamedTuple
 
 from models.recent import RecentSorted
-from scheduler.length.survival import ROUNDING
+from scheduler.length.learning import ROUNDING
 from scheduler.request import Request
 from scheduler.wait_estimate.completion import LEAST_SECONDS, Expected, Group
 

@@ -200,11 +200,7 @@ class ExpectedWait:
 
     def retry_after(self) -> float:
         """Seconds, 1 at least, until all waiting requests have started."""
-        return max(1.0, self.newcomer_wait() or 0.0)
-
-    def newcomer_wait(self) -> float | None:
-        """Seconds for a request that joins last; None before any measurement."""
-        return self._seconds(self._waiting.total(), self._find_held())
+        return max(1.0, self._seconds(self._waiting.total(), self._find_held()) or 0.0)
 
     def explain(self, request: Request) -> Explanation | None:
         """None when it does not wait. Looks at the front of the queue only."""
@@ -266,7 +262,7 @@ class ExpectedWait:
         if not held.staged:
             return prices.unit * own
         work, seconds = self._work_of(ahead) or 0.0, self._speed.seconds_per_step(self._usual_rows()) or 0.0
-        until_slot = held.until_slot(ahead.place, work) * seconds + prices.unit * held.unread
+        until_slot = held.until_taken(ahead.place, work, slot=True) * seconds + prices.unit * held.unread
         return max(until_slot - wait, prices.unit * own)
 
     def _work_of(self, ahead: QueueAhead) -> float | None:

@@ -56,17 +56,12 @@ class HeldRows:
             prices,
         )
 
-    def until_taken(self, ahead: int, work: float) -> float:
-        """Until one with some `ahead`, of `work` in all, is staged, or takes a slot."""
-        return self._until(ahead, ahead, work)
-
-    def until_slot(self, ahead: int, work: float) -> float:
-        return self._until(ahead + self.staged, ahead, work)
-
-    def _until(self, place: int, ahead: int, work: float) -> float:
+    def until_taken(self, ahead: int, work: float, *, slot: bool = False) -> float:
+        """Until one with some `ahead`, of `work` in all, takes a `slot`, or is staged."""
         if not len(self.ends) + self.free:
             return 0.0
         before = ahead + self.staged
+        place = before if slot else ahead
         mean = ((work + self.work) / before if before else float(self.ends.mean()) if len(self.ends) else 0.0) or 1.0
         if not len(self.ends):
             return mean * max(1.0, (place + 1) / self.free - 1)

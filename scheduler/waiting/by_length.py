@@ -51,10 +51,6 @@ class Aging:
     # K of T = C + K·tokens (SSJF, 2); the authors' default
     seconds_per_token: float = 0.02
 
-    def __post_init__(self) -> None:
-        if self.factor < 0 or self.seconds_per_token < 0:
-            raise ValueError(f"the aging factor and the seconds of a token must not be negative: {self}")
-
     def seconds(self, request: Request) -> float:
         return remaining_tokens(request) * self.seconds_per_token
 

@@ -41,10 +41,6 @@ class Boost(Order):
     gamma: float  # 1/s
     work: Callable[[Request, Prices], float] = predicted_work
 
-    def __post_init__(self) -> None:
-        if self.gamma <= 0:
-            raise ValueError(f"gamma must be more than 0: {self.gamma}")
-
     def key(self, request: Request, now: float) -> Key:
         arrival, prices = request.times.arrival, self.prices()
         moved = arrival - boost(self.work(request, prices) * prices.unit, self.gamma)

@@ -47,8 +47,6 @@ class OutOfTurn(Order):
 
     def __init__(self, share: float, slots: float, keeps: bool = True) -> None:
         """`share` is x in [0, 1); `keeps` promises."""
-        if not 0 <= share < 1:
-            raise ValueError(f"the share out of turn must be from 0 to less than 1: {share}")
         self.share, self.keeps = share, keeps and share > 0
         self._credit = Credit(share / (1 - share))
         self._slots, self._mean, self._came = slots, 0.0, 0

@@ -32,8 +32,7 @@ class Prices:
         return self.work_left(request, remaining_length(request))
 
     def work_left(self, request: Request, left: Quantity) -> Quantity:
-        tokens = request.tokens
-        return self.price(tokens - request.cached_prompt if request.needs_prefill else 0, tokens, left)
+        return self.price(request.unread, request.tokens, left)
 
     def price(self, unread: float, tokens: float, left: Quantity) -> Quantity:
         read = self.entry + (self.prompt + self.square * unread) * unread if unread else 0.0

@@ -8,8 +8,7 @@ import msgspec
 
 from engine.messages import ExecutorDied, FinishReason, Report, StepReport, StepStats
 from scheduler.dispatcher import Dispatcher
-from scheduler.length.judgment import can_be_judged, is_inside
-from scheduler.length.likely import median_length
+from scheduler.length.likely import can_be_judged, is_inside, median_length
 from scheduler.request import Request, State
 from scheduler.waiting.fair import service_had
 from scheduler.worker import Worker

@@ -180,8 +180,6 @@ def _outcome(request: Request, reason: FinishReason | None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class PredictorContext:
-    """What the predictor needs of the server."""
-
     held: Callable[[float], None]  # seconds waited for predictions
     late: Callable[[float], None]  # seconds that requests went without
     shared_cores: bool = True  # model and predictor

@@ -50,11 +50,12 @@ class Gauges(Collector):
         ProcessCollector(registry=registry)
 
     def collect(self) -> Iterator[Metric]:
-        parts = self._list_parts()
         for path, (kind, name, text) in FAMILIES["parts"].items():
-            part, _, attribute = path.partition(".")
-            if parts[part] is not None:
-                yield KINDS[kind](name, text, getattr(parts[part], attribute))
+            found: Any = self
+            for part in path.split("."):
+                found = None if found is None else getattr(found, part)
+            if found is not None:
+                yield KINDS[kind](name, text, found)
         waiting = chain(self.dispatcher.waiting, self.dispatcher.table.not_begun)
         yield _family(Gauge, "lengthwise:waiting_prompt_tokens", sum(len(one.prompt) for one in waiting))
         if (front := self.lengths.front) is not None:
@@ -65,22 +66,6 @@ class Gauges(Collector):
         yield _family(Counter, "lengthwise:log_lines_dropped", count_dropped())
         yield from self._order()
         yield from self._executors()
-
-    def _list_parts(self) -> Mapping[str, object | None]:
-        lengths, times = self.lengths, self.serving_times
-        return {
-            "table": self.dispatcher.table,
-            "feed": self.feed,
-            "front": lengths.front,
-            "cache": lengths.cached and lengths.cached.cache,
-            "lesson": lengths.lesson,
-            "calibration": self.dispatcher.table.calibration,
-            "times": times,
-            "latest": times and times.latest,
-            "store": self.store,
-            "prefixes": self.prefixes,
-            "journal": lengths.journal,
-        }
 
     def _order(self) -> Iterator[Metric]:
         if (means := self.dispatcher.waits.by_arrival) is None:

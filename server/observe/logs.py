@@ -57,7 +57,6 @@ class QueuedLines(QueueHandler):
         LineWriter(self, descriptor).start()
 
     def enqueue(self, record: logging.LogRecord) -> None:
-        """Queue a formatted record, or count it as dropped."""
         try:
             self.lines.put_nowait(record)
         except queue.Full:

@@ -11,7 +11,7 @@ from prometheus_client import Counter
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
 from engine.messages import Cause, ExecutorDied, FinishReason, Report, RowId, StepReport, StepStats
-from scheduler.length.judgment import can_be_judged, is_inside, within_twice
+from scheduler.length.likely import can_be_judged, is_inside, within_twice
 from scheduler.plan import Assignment
 from scheduler.request import Request
 from scheduler.wait_estimate.completion import LEAST_SECONDS, Expected

@@ -12,8 +12,8 @@ import psutil
 
 from scheduler.learner import inline
 from scheduler.length.features import LengthQuery, TokenFeatures
-from scheduler.length.judgment import within_twice
 from scheduler.length.learning import LengthHistory, ServedRow
+from scheduler.length.likely import within_twice
 from scheduler.length.microbatch import MicroBatcher
 from scheduler.length.online import Answers, CalibratedForest, OnlineForest, fit
 from scheduler.length.prediction import Prediction, prediction_of

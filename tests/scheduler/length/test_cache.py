@@ -60,10 +60,7 @@ def test_a_prompt_is_its_own_duplicate_at_the_strictest_threshold() -> None:
     assert [cache.find(vector * 2, 100) for vector in vectors] == list(range(1, 51))
 
 
-def test_settings_that_make_no_sense_and_an_embedding_without_direction_are_refused() -> None:
-    for wrong in ({"capacity": 0}, {"threshold": 0.0}, {"threshold": 1.1}):
-        with pytest.raises(ValueError, match="no length cache has"):
-            LengthCache(**wrong)
+def test_an_embedding_without_direction_is_refused() -> None:
     with pytest.raises(ValueError, match="points nowhere"):
         cache_of().find(np.zeros(2, dtype=np.float32), 1)
 

@@ -7,7 +7,7 @@ from math import exp, log
 import numpy as np
 import pytest
 
-from scheduler.length.survival import ROUNDING, survival
+from scheduler.length.learning import ROUNDING, survival
 from scheduler.request import COVERAGE, Request, State
 from scheduler.wait_estimate.calibration import (
     ALONE,

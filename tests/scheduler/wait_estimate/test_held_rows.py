@@ -39,7 +39,7 @@ def test_one_of_rows_that_nobody_knows_ends_after_its_share_of_their_mean() -> N
 
 def test_a_staged_row_takes_the_slot_first_and_free_slots_are_taken_at_once() -> None:
     rows = held(running(12), running(40), running(10), slots=2)
-    assert (rows.staged, rows.until_taken(0, 0.0), rows.until_slot(0, 0.0)) == (1, 12, 22)
+    assert (rows.staged, rows.until_taken(0, 0.0), rows.until_taken(0, 0.0, slot=True)) == (1, 12, 22)
     assert held(running(12), slots=3).until_taken(2, 60.0) == 12
     assert held(running(90), slots=3).until_taken(2, 60.0) == 30
     assert held(slots=2, stuck=True).until_taken(3, 30.0) == 0

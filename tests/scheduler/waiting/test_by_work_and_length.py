@@ -51,11 +51,9 @@ def test_attained_work_grows_in_powers_of_two(generated: int, work: float) -> No
     assert attained_work(request(length=4, generated=generated), prices) == work
 
 
-def test_priority_comes_first_and_gamma_is_a_rate() -> None:
+def test_priority_comes_first() -> None:
     worse, better = predicted(0, 1.0, arrival=0.0), predicted(1, 9.0, arrival=1.0, priority=-1)
     assert first(queue_by(Boost(by_tokens, 0.1, predicted_work), worse, better), now=2.0) == [1, 0]
-    with pytest.raises(ValueError, match="gamma must be more than 0"):
-        Boost(by_tokens, 0.0, predicted_work)
 
 
 PRICES = Prices(prompt=1.0, entry=0.0, token=1.0, cell=0.0)

@@ -86,11 +86,6 @@ def test_what_is_due_goes_before_what_has_aged() -> None:
     assert ranked(order_of("sjf-aged"), 100.0, aged, due) == [1, 0]
 
 
-def test_nobody_ages_backwards() -> None:
-    with pytest.raises(ValueError, match="negative"):
-        Aging(factor=-1.0)
-
-
 TOKEN, SHORT, LONG = 0.1, 5, 100
 """Seconds of an iteration; tokens of the short answers and of the long one."""
 

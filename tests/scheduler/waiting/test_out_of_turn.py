@@ -55,12 +55,6 @@ def test_without_a_share_it_is_first_come_first_served() -> None:
     assert first(queue) == [1, 2]
 
 
-@pytest.mark.parametrize("share", [-0.1, 1.0])
-def test_a_share_that_is_none_is_refused(share: float) -> None:
-    with pytest.raises(ValueError, match="from 0 to less than 1"):
-        OutOfTurn(share, 4.0)
-
-
 def test_better_priorities_come_first_and_what_is_due_keeps_its_place() -> None:
     """6 tokens are 6 seconds, and with twice that left until its deadline a request is due: at 8."""
     queue = queue_of(predicted(0, 50.0), predicted(1, 6.0, deadline=20.0), predicted(2, 9.0, priority=-1))
