@@ -154,7 +154,7 @@ async def test_an_answer_goes_on_with_a_last_turn_of_the_assistants(live: Live) 
 async def test_tokens_are_counted_as_they_would_be_read(live: Live) -> None:
     reply = await live.obtain(f"{PATH}/count_tokens", {"messages": SAID, "system": "S"})
     assert reply == {"input_tokens": len(FakeText().encode("system:S\nuser:Hi\nassistant:"))}
-    for wrong in ({"messages": []}, {"messages": SAID, "allowed_token_ids": True}):
+    for wrong in ({"messages": SAID[:0]}, {"messages": SAID, "bad_words": ["x"]}):
         assert (await live.refused(f"{PATH}/count_tokens", wrong))["type"] == "invalid_request_error"
 
 
