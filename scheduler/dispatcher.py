@@ -142,6 +142,13 @@ class Dispatcher:
             self.table.end(request, State.CANCELLED, None)
             self._changed()
 
+    def fail(self, request: Request, message: str, failure: Failure) -> None:
+        """Idempotent."""
+        self.table.cancel(request)
+        if not request.state.is_final:  # else with its batch
+            self.table.fail(request, message, failure)
+        self._changed()
+
     async def cancel_all(self, requests: Iterable[Request]) -> None:
         """In slices of the event loop's time that all callers share; at once where this is cancelled meanwhile."""
         *left, last = [one for one in requests if not one.state.is_final] or (None,)
@@ -233,9 +240,7 @@ class Dispatcher:
     def abort_all(self, message: str, failure: Failure = Failure.SHUTDOWN) -> None:
         self._draining = True
         for request in (*self.table.held, *self.waiting):
-            self.table.cancel(request)
-            if not request.state.is_final:  # else with its batch
-                self.table.fail(request, message, failure)
+            self.fail(request, message, failure)
         self._changed()
 
     def _changed(self) -> None:

@@ -8,6 +8,7 @@ import aiohttp
 import msgspec
 from aiohttp import web
 
+from scheduler.request import Failure
 from server.api.errors import ApiError, ErrorBody, stream_error
 from server.api.input.body import LARGE
 from server.api.operation import OPERATION
@@ -110,6 +111,8 @@ async def _turn(passage: ProxiedCall) -> Backend:
         while not (await asyncio.wait([passage.admitted], timeout=left))[0]:
             left = FIRST_ANSWER - min(port.failed_for for port in ports)
             if left <= 0:
+                passage.admitted.cancel()
+                passage.asked.app[DISPATCHER].fail(passage.request, NONE_ANSWERS, Failure.EXECUTOR)
                 raise ApiError(503, NONE_ANSWERS, code="no_executor", headers={"Retry-After": "5"})
         return passage.admitted.result()
     finally:

@@ -319,11 +319,16 @@ async def test_a_dead_port_and_different_models_are_said_at_the_start(caplog: py
         assert "different models" in said and "fails: GET http://127.0.0.1:9/v1/models: Cannot connect" in said
 
 
+FAILED = b'lengthwise:request_failure_total{kind="executor",model_name="127.0.0.1:9/v1"} 1.0'
+
+
 async def test_backends_that_never_answered_end_a_call_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("server.gateway.sending.FIRST_ANSWER", 0.05)
     async with gateway("http://127.0.0.1:9/v1") as gate:
         status, told = await gate.ask()
         assert status == 503 and b"no backend answers" in told and b"127.0.0.1" not in told
+        failures = [line for line in (await gate.read("/metrics")).splitlines() if b"failure_total{" in line]
+        assert [one for one in failures if not one.endswith(b" 0.0")] == [FAILED]
         async with gate.client.get("/v1/models") as answered:
             assert answered.status == 503
 
