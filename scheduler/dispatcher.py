@@ -144,10 +144,9 @@ class Dispatcher:
 
     def fail(self, request: Request, message: str, failure: Failure) -> None:
         """Idempotent."""
-        self.table.cancel(request)
-        if not request.state.is_final:  # else with its batch
-            self.table.fail(request, message, failure)
-        self._changed()
+        if not request.state.is_final:
+            self._fail(request, message, failure)
+            self._changed()
 
     async def cancel_all(self, requests: Iterable[Request]) -> None:
         """In slices of the event loop's time that all callers share; at once where this is cancelled meanwhile."""
@@ -240,8 +239,13 @@ class Dispatcher:
     def abort_all(self, message: str, failure: Failure = Failure.SHUTDOWN) -> None:
         self._draining = True
         for request in (*self.table.held, *self.waiting):
-            self.fail(request, message, failure)
+            self._fail(request, message, failure)
         self._changed()
+
+    def _fail(self, request: Request, message: str, failure: Failure) -> None:
+        self.table.cancel(request)
+        if not request.state.is_final:  # else with its batch
+            self.table.fail(request, message, failure)
 
     def _changed(self) -> None:
         self._wake.set()

@@ -58,7 +58,6 @@ class Calibration:
         self._overdue: defaultdict[Group | None, deque[Request]] = defaultdict(lambda: deque(maxlen=RECENT))
         self._promises: list[tuple[float, int, Request]] = []  # heap by time
         self._lengths = RecentSorted[int](RECENT)
-        self.answers = 0  # until RECENT
 
     def promise(self, request: Request) -> None:
         """Once it is in line."""
@@ -70,7 +69,7 @@ class Calibration:
         expected, assigned = request.expected, request.times.assigned
         if not cut:
             self._lengths.add(request.generated)
-            self._count_answer()
+            self._forget()
         if expected is None or expected.group is None or not self._counts(expected):
             return
         score, known = expected.score(end - expected.at), expected.answers
@@ -82,9 +81,13 @@ class Calibration:
             alone = Score(log(served / expected.own) / expected.own_spread, cut, known)
             self._scores[NEXT, expected.group[1]].add(alone)
 
-    def _count_answer(self) -> None:
+    @property
+    def answers(self) -> int:
+        """Known, until RECENT."""
+        return len(self._lengths.sorted)
+
+    def _forget(self) -> None:
         if self.answers < RECENT:
-            self.answers += 1
             for scores in self._scores.values():
                 scores.keep(self._counts)
 
@@ -94,7 +97,7 @@ class Calibration:
 
     def find_group(self, length: float, ahead: float, *, limited: bool = False) -> Group | None:
         """By the share of the queue's work that is `ahead`, else NO_WAIT, ALONE or NEXT."""
-        if len(self._lengths.sorted) < FEWEST:
+        if self.answers < FEWEST:
             return None
         usual = median(self._lengths.sorted)
         own = LIMITED if limited else bisect_left((usual / 2, 2 * usual), length)

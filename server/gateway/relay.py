@@ -247,7 +247,8 @@ class _Relay:
         made = counted if stated is None else min(stated, max(request.sampling.max_tokens, self.size))
         if self.streams and self.begun and (error is None or DONE in tail):
             self.backend.note_end(request.row_id, finished=end.finished)
-        self.passage.response.number = self.passage.response.number if end.number is None else end.number
+        if end.number is not None:
+            passage.response.number = end.number
         if self.request.path == RESPONSES and (program := passage.record.program) is not None:
             self.request.app[PROGRAMS].mark(passage.record.client, program, end.ids)
         if 400 <= self.answer.status < 500:

@@ -111,7 +111,7 @@ async def _turn(passage: ProxiedCall) -> Backend:
         while not (await asyncio.wait([passage.admitted], timeout=left))[0]:
             left = FIRST_ANSWER - min(port.failed_for for port in ports)
             if left <= 0:
-                passage.admitted.cancel()
+                passage.admitted.cancel()  # or failing would set an exception that nobody reads
                 passage.asked.app[DISPATCHER].fail(passage.request, NONE_ANSWERS, Failure.EXECUTOR)
                 raise ApiError(503, NONE_ANSWERS, code="no_executor", headers={"Retry-After": "5"})
         return passage.admitted.result()

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -91,8 +90,10 @@ class Lengths:
         """What waits, in turns of MOST_AGAIN."""
         if self.front is None:
             return
-        asked = [request for request, (query, *_) in self._open.items() if query.scope == scope]
-        for request in islice((one for one in asked if one.state is State.WAITING), MOST_AGAIN):
+        waiting = [
+            one for one, (query, *_) in self._open.items() if query.scope == scope and one.state is State.WAITING
+        ]
+        for request in waiting[:MOST_AGAIN]:
             query, prediction, revise = self._open.pop(request)
             if prediction is not None and prediction.late not in self._expecting:
                 late = self.front.ask_again(query)
