@@ -6,19 +6,7 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any, TypeVar
 
-from engine.messages import (
-    Admit,
-    BatchPolicy,
-    Cancel,
-    Cause,
-    Command,
-    ExecutorInfo,
-    FinishReason,
-    HandedBack,
-    RowId,
-    RowUpdate,
-    StepReport,
-)
+from engine.messages import Admit, Cancel, Cause, Command, ExecutorInfo, FinishReason, HandedBack, RowUpdate, StepReport
 from engine.sampling.params import SamplingParams
 from scheduler.assembly import SchedulerParts, assemble
 from scheduler.batching.batcher import Batcher, BatcherParts, BatchLimits
@@ -78,7 +66,7 @@ def port(index: int = 0, *, capacity: int = 1000, rows: int = 4, context: int = 
     return FakePort(ExecutorInfo(index, "cpu", capacity_tokens=capacity, max_rows=rows, context_length=context))
 
 
-def request(row_id: RowId = 0, length: int = 4, *, arrival: float = 0.0, max_tokens: int = 8, **others: Any) -> Request:
+def request(row_id: int = 0, length: int = 4, *, arrival: float = 0.0, max_tokens: int = 8, **others: Any) -> Request:
     """`others` as Request has them."""
     others = {"sampling": SamplingParams(max_tokens=max_tokens)} | others
     return Request(row_id, tuple(range(length)), times=Times(arrival), **others)
@@ -98,13 +86,14 @@ def filled(batcher: BatcherT, waiting: Iterable[Request]) -> BatcherT:
     return batcher
 
 
-def rows_of(plan: Plan | None) -> list[RowId]:
+def rows_of(plan: Plan | None) -> list[int]:
     return [] if plan is None else [one.row_id for one in plan.requests]
 
 
 def kit(limits: BatchLimits, **others: Any) -> BatcherParts:
     """First come, first served, by the scale of memory, unless `others` as BatcherParts has them."""
-    parts = BatcherParts(lambda: RankedQueue(Fcfs()), MEMORIES["scale"], limits, BatchPolicy(), Returns.ROW_END)
+    terms = Plan(()).terms
+    parts = BatcherParts(lambda: RankedQueue(Fcfs()), MEMORIES["scale"], limits, terms, Returns.ROW_END)
     return replace(parts, **others)
 
 
@@ -113,18 +102,18 @@ def worker(*held: Request, index: int = 0, **size: int) -> Worker:
     return Worker(port(index, **size), {one.row_id: one for one in held})
 
 
-def token(row_id: RowId, *tokens: int, end: FinishReason | None = None, text: str = "") -> RowUpdate:
+def token(row_id: int, *tokens: int, end: FinishReason | None = None, text: str = "") -> RowUpdate:
     """Update that a step brings to a row; `end` with ERROR brings an error instead."""
     error = "it broke" if end is FinishReason.ERROR else None
     return RowUpdate(row_id, tokens, text, finish_reason=end, error=error)
 
 
-def admitted(commands: Iterable[Command]) -> list[list[RowId]]:
+def admitted(commands: Iterable[Command]) -> list[list[int]]:
     """The rows of each Admit."""
     return [[spec.row_id for spec in command.rows] for command in commands if isinstance(command, Admit)]
 
 
-def cancelled(commands: Iterable[Command]) -> list[RowId]:
+def cancelled(commands: Iterable[Command]) -> list[int]:
     return [row_id for command in commands if isinstance(command, Cancel) for row_id in command.row_ids]
 
 
@@ -156,11 +145,11 @@ class Stage:
         self.clock.time = self.clock.time if now is None else now
         self.dispatcher.receive(self.ports[executor].report(*updates))
 
-    def hand_back(self, cause: Cause, *row_ids: RowId, dropped: tuple[RowId, ...] = (), executor: int = 0) -> None:
+    def hand_back(self, cause: Cause, *row_ids: int, dropped: tuple[int, ...] = (), executor: int = 0) -> None:
         handed_back = (HandedBack(row_ids, cause, dropped),)
         self.dispatcher.receive(replace(self.ports[executor].report(), handed_back=handed_back))
 
-    def dispatch(self, executor: int = 0) -> list[list[RowId]]:
+    def dispatch(self, executor: int = 0) -> list[list[int]]:
         """The groups that an executor is sent now."""
         self.dispatcher.dispatch()
         return admitted(self.ports[executor].take())

@@ -16,16 +16,11 @@ BOUNDLESS = 10**9
 
 
 def parts_of(
-    lengths: list[int],
-    model: Bilinear = MODEL,
-    *,
-    fresh: list[bool] | None = None,
-    iterations: int = 128,
-    capacity: int = BOUNDLESS,
-    most: int = BOUNDLESS,
+    lengths: list[int], model: Bilinear = MODEL, fresh: list[bool] | None = None, iterations: int = 128, **bounds: int
 ) -> tuple[BatchPart, ...]:
+    """In `bounds` of `capacity` and `most` rows."""
     rows, unread = np.array(lengths, np.int64), np.array([True] * len(lengths) if fresh is None else fresh, np.bool_)
-    most_rows = np.minimum(capacity // (rows + iterations), most)
+    most_rows = np.minimum(bounds.get("capacity", BOUNDLESS) // (rows + iterations), bounds.get("most", BOUNDLESS))
     return partition(rows, unread, model, iterations=iterations, most_rows=most_rows)
 
 
@@ -73,7 +68,7 @@ def test_no_way_to_part_the_rows_takes_less_time(
         size = len(lengths[part])
         return size == 1 or (size <= most and size * (lengths[part][-1] + iterations) <= capacity)
 
-    found = parts_of(lengths, model, fresh=fresh, iterations=iterations, capacity=capacity, most=most)
+    found = parts_of(lengths, model, fresh, iterations, capacity=capacity, most=most)
     chosen = [slice(part.start, part.stop) for part in found]
     assert [place for part in chosen for place in range(part.start, part.stop)] == list(range(len(rows)))
     assert all(allowed(part) for part in chosen)
@@ -112,30 +107,11 @@ def test_short_prompts_are_not_padded_to_a_long_one() -> None:
     assert sizes(parts_of([10] * 15 + [1024])) == [15, 1] and parts_of([]) == ()
 
 
-def test_a_long_row_that_needs_no_prefill_pads_others_less() -> None:
-    """Where prompts are dear and columns cheap, what it brings with it decides whether the others join it."""
-    dear_prompts = Bilinear(p1=1e-2, p2=0, p3=0, p4=0, d1=1e-6, d2=1e-4, d3=1e-6, d4=2e-2)
-    assert sizes(parts_of([10] * 15 + [200], dear_prompts, fresh=[True] * 15 + [False])) == [16]
-    assert sizes(parts_of([10] * 15 + [200], dear_prompts)) == [15, 1]
-
-
-def test_what_copies_cost_changes_no_batch() -> None:
-    rng = np.random.default_rng(3)
-    lengths, fresh = sorted(rng.integers(1, 1024, 200).tolist()), (rng.random(200) < 0.5).tolist()
-    free = parts_of(lengths, fresh=fresh, capacity=20_000)
-    dear = parts_of(lengths, replace(MODEL, c1=1.0, c0=10.0), fresh=fresh, capacity=20_000)
-    assert sizes(dear) == sizes(free)
-    kept = sum(length + 10.0 for length, unread in zip(lengths, fresh, strict=True) if not unread)
-    assert sum(part.seconds for part in dear) - sum(part.seconds for part in free) == pytest.approx(kept)
-
-
 def test_a_batch_is_estimated_by_the_prompts_that_it_reads() -> None:
     lengths, fresh = np.array([10, 20, 30]), np.array([True, True, False])
-    assert slice_seconds(lengths, fresh, MODEL, 4) == pytest.approx(
-        seconds([10, 20, 30], [True, True, False], MODEL, 4)
-    )
+    whole = seconds([10, 20, 30], [True, True, False], MODEL, 4)
+    assert slice_seconds(lengths, fresh, MODEL, 4) == pytest.approx(whole)
     copying = replace(MODEL, c1=0.5, c0=2.0)
     copied = slice_seconds(lengths, fresh, copying, 4) - slice_seconds(lengths, fresh, MODEL, 4)
     assert copied == pytest.approx(0.5 * 30 + 2), "of the row that brings its K and V"
-    none = np.array([False] * 3)
-    assert slice_seconds(lengths, none, MODEL, 4) == pytest.approx(MODEL.decode(3.0, 30.0, 4.0))
+    assert slice_seconds(lengths, np.array([False] * 3), MODEL, 4) == pytest.approx(MODEL.decode(3.0, 30.0, 4.0))

@@ -1,4 +1,5 @@
-"""Batches of a slice each, arranged at intervals: what is arranged, in which order it goes out, and when again."""
+"""Batches of a slice each, arranged at intervals: what is arranged, in which order it goes out, and when again; and K
+and V of rows that are handed back: whose are kept, and what that changes for those who decide."""
 
 from dataclasses import replace
 from itertools import cycle
@@ -8,7 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.messages import NEVER, BatchShape, Cause
+from engine.messages import NEVER, Admit, BatchShape, Cause
+from engine.simulated.machine import Machine
+from loadgen.simulate.simulation import fit_parts, simulate
+from loadgen.workload.lengths import RequestLengths
 from scheduler.assembly import assemble
 from scheduler.batching.batcher import BatchLimits
 from scheduler.batching.dp import DpBatcher
@@ -20,7 +24,7 @@ from scheduler.serving_time.bilinear import Bilinear
 from scheduler.serving_time.machine import MachineModel
 from scheduler.strategy import CLOSED, STRATEGIES
 from scheduler.worker import Worker
-from tests.scheduler.fakes import filled, kit, request, requests, rows_of, worker
+from tests.scheduler.fakes import Stage, filled, kit, port, request, requests, rows_of, token, worker
 
 MODEL = Bilinear(p1=1e-2, p2=0.0, p3=0.0, p4=0.1, d1=1e-3, d2=1e-3, d3=0.0, d4=0.1, c1=2e-3, c0=0.05)
 """So that a prompt of 100 tokens is not padded to, and few others are worth a batch of their own."""
@@ -94,9 +98,7 @@ def test_rows_that_come_back_are_arranged_with_the_new_ones_by_what_they_have_be
 
 
 @pytest.mark.parametrize(("gone", "left"), [([3, 2], [[4]]), ([2, 3, 4], [])])
-def test_what_is_discarded_between_arranging_and_handing_out_is_left_out(
-    gone: list[int], left: list[list[int]]
-) -> None:
+def test_what_is_discarded_once_arranged_is_left_out(gone: list[int], left: list[list[int]]) -> None:
     made = requests(100, 100, 4, 4, 4)
     batcher = batcher_of(*made)
     assert batcher.take(executor(), 0.0) is not None
@@ -156,8 +158,7 @@ def test_the_loads_that_count_are_those_right_after_the_arrangement_of_executors
 
 def test_without_a_given_interval_it_is_the_median_slice() -> None:
     batcher = batcher_of(*requests(100, 50, 4), min_interval=None)
-    busy = executor(load=9.0, rows=1)
-    assert drained(batcher, busy) == [[0], [1], [2]]
+    assert drained(batcher, executor(load=9.0, rows=1)) == [[0], [1], [2]]
     batcher.add(request(3), 0.0)
     assert batcher.wake_at(0.0) == pytest.approx(MODEL.serve(1.0, 50.0, 10.0))
 
@@ -192,3 +193,78 @@ def test_k_and_v_are_kept_where_that_takes_less_and_may(recompute: bool, model: 
     parts.batcher.add(request(), 0.0)
     plan = parts.batcher.take(executor(), 0.0)
     assert plan is not None and plan.terms == replace(CLOSED, iterations=10, kept_from=kept_from)
+
+
+OF_4 = BatchLimits(group_tokens=100, prefill_ahead=0, options=Scheduling(slice_length=4, min_interval=0.0))
+KEEPING = Bilinear(p1=0.5, p2=0.25, p3=0.0, p4=8.0, d1=0.0, d2=0.0, d3=0.0, d4=1.0, c1=0.25, c0=3.0)
+"""So that 11 tokens are worth keeping: 0.25·11 + 3 = 0.5·11 + 0.25."""
+
+
+class Trio(Stage):
+    """A dispatcher with two executors, of which one was sent two requests of 4 tokens and one of 2."""
+
+    def __init__(self, strategy: str = "scls") -> None:
+        super().__init__(port(0, capacity=5000), port(1, capacity=5000), strategy=strategy, limits=OF_4, prices=KEEPING)
+        self.requests = [self.submit(length, most=50) for length in (4, 4, 2)]
+        self.dispatcher.dispatch()
+        self.report(*(token(one.row_id, *range(5)) for one in self.requests))
+
+    def hand_back_all(self, cause: Cause, *dropped: int) -> None:
+        self.hand_back(cause, *(one.row_id for one in self.requests), dropped=dropped)
+
+
+def needing_prefill(requests: list[Request]) -> list[int]:
+    return [one.row_id for one in requests if one.needs_prefill]
+
+
+@pytest.mark.parametrize("cause", [Cause.SLICE, Cause.PAUSE])
+def test_rows_without_k_and_v_are_read_again_once(cause: Cause) -> None:
+    stage = Trio()
+    assert needing_prefill(stage.requests) == []
+    stage.hand_back_all(cause, 2)
+    assert needing_prefill(stage.requests) == [2]
+    stage.dispatcher.dispatch()
+    assert needing_prefill(stage.requests) == [], "that is up to the executor now"
+    stage.hand_back_all(cause)
+    assert needing_prefill(stage.requests) == []
+
+
+STARTS = [
+    ((), 3 * 3 + 0.25 * (9 + 9 + 7)),
+    ((2,), 2 * 3 + 0.25 * (9 + 9) + KEEPING.prefill(1, 7)),
+    ((0, 1, 2), KEEPING.prefill(3, 9)),
+]
+
+
+@pytest.mark.parametrize(("dropped", "start"), STARTS)
+def test_the_next_slice_is_estimated_by_what_was_kept(dropped: tuple[int, ...], start: float) -> None:
+    """Two rows of 9 tokens, one of 7, and 4 iterations."""
+    stage = Trio()
+    stage.hand_back_all(Cause.SLICE, *dropped)
+    stage.dispatcher.dispatch()
+    assert [worker.load for worker in stage.dispatcher.workers] == [pytest.approx(start + 4.0), 0.0]
+
+
+def test_an_executor_is_told_which_rows_are_worth_keeping() -> None:
+    for name in ("scls", "so", "lengthwise", "baton-pd", "magnus"):
+        told = {order.terms.kept_from for order in Trio(name).ports[0].take() if isinstance(order, Admit)}
+        assert told == {11}
+
+
+def served(recompute: bool, model: Bilinear) -> tuple[float, int]:
+    """Seconds that two requests take in slices of 4, and how many tokens are read."""
+    machine = Machine(model, capacity_tokens=1000, max_num_seqs=4, context_length=500)
+    limits = replace(OF_4, options=replace(OF_4.options, recompute=recompute))
+    trace = [RequestLengths(0.0, 2, 9), RequestLengths(0.0, 2, 13)]
+    done = simulate(fit_parts(STRATEGIES["scls"], limits, machine, model), machine, trace, 50)
+    return done.duration, sum(worker.tally.prompt for worker in done.workers)
+
+
+def test_what_is_kept_and_what_is_read_again_by_hand() -> None:
+    """Both have 7 tokens after the first slice, too few, and are read again, which makes a token of the next slice: so
+    one ends with the 9th token there, at 4 + 1 + 4 iterations. The other has 12 tokens then, which are kept, unless
+    nobody wants copies. Where they cost nothing all are made, and slices end with 5, 9 and 13 tokens of the answers."""
+    first, second = KEEPING.prefill(2, 2) + 4, KEEPING.prefill(2, 7) + 4
+    assert served(False, KEEPING) == pytest.approx((first + second + KEEPING.copy(11) + 3, 2 * 2 + 2 * 7))
+    assert served(False, replace(KEEPING, c1=0.0, c0=0.0)) == pytest.approx((KEEPING.prefill(2, 2) + 12, 2 * 2))
+    assert served(True, KEEPING) == pytest.approx((first + second + KEEPING.prefill(1, 12) + 2, 2 * 2 + 2 * 7 + 12))

@@ -53,9 +53,10 @@ def test_a_slice_is_bounded_by_itself_alone() -> None:
     assert slice_bound(busy, 4, 25) and not slice_bound(busy, 4, 26) and slice_bound(busy, 1, 101)
 
 
-@pytest.mark.parametrize(
-    ("length", "rows"), [(1, 28), (512, 28), (513, 22), (1024, 22), (1025, 12), (2048, 12), (2049, 11), (30_000, 0)]
-)
+STEPS = [(1, 28), (512, 28), (513, 22), (1024, 22), (1025, 12), (2048, 12), (2049, 11), (30_000, 0)]
+
+
+@pytest.mark.parametrize(("length", "rows"), STEPS)
 def test_deepspeed_has_steps_in_place_of_a_formula(length: int, rows: int) -> None:
     """SCLS, Algorithm 2, on an executor of 24,576 tokens: 12 rows of 2,048, and 11 of more. One row may always go."""
     executor = worker(request(0, 90), capacity=24_576)

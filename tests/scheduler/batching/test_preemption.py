@@ -96,10 +96,10 @@ def of_priority(row_id: int, priority: int, length: int = 4) -> Request:
 BY_PRIORITY = ByPriority(MEMORIES["scale"])
 
 
-@pytest.mark.parametrize(
-    ("waiting", "leaving"),
-    [([0], [2]), ([0, 0], [2, 1]), ([0, 0, 0], [2, 1]), ([1], [2]), ([2], []), ([1, 0], [2, 1]), ([1, 2], [2])],
-)
+LEAVING = [([0], [2]), ([0, 0], [2, 1]), ([0, 0, 0], [2, 1]), ([1], [2]), ([2], []), ([1, 0], [2, 1]), ([1, 2], [2])]
+
+
+@pytest.mark.parametrize(("waiting", "leaving"), LEAVING)
 def test_the_worst_by_priority_make_way_and_no_more_than_needed(waiting: list[int], leaving: list[int]) -> None:
     held = worker(*(of_priority(priority, priority) for priority in (0, 1, 2)), rows=3)
     asked = [of_priority(10 + place, priority) for place, priority in enumerate(waiting)]
@@ -185,10 +185,10 @@ def patient(row_id: int) -> Request:
     return request(row_id, priority=BACKGROUND)
 
 
-@pytest.mark.parametrize(
-    ("share", "others", "rows"),
-    [(0.0, 1, 0), (0.19, 1, 0), (0.2, 1, 1), (0.39, 1, 1), (0.4, 1, 2), (0.4, 3, 2), (0.4, 6, 3), (0.0, 0, 4)],
-)
+BESIDE = [(0.0, 1, 0), (0.19, 1, 0), (0.2, 1, 1), (0.39, 1, 1), (0.4, 1, 2), (0.4, 3, 2), (0.4, 6, 3), (0.0, 0, 4)]
+
+
+@pytest.mark.parametrize(("share", "others", "rows"), BESIDE)
 def test_background_rows_lengthen_a_step_of_others_by_a_share_at_most(share: float, others: int, rows: int) -> None:
     """Each takes 0.02 s of a step; one of other rows alone takes 0.1, 0.12 or 0.15 s."""
     background = Background(share + 1e-9, MachineModel(PROMPTED))

@@ -8,12 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from scheduler.batching import wma as module
 from scheduler.batching.wma import (
     BatchLengths,
     WaitingBatch,
-    all_reads,
     batch_lengths,
-    hrrn,
     memory_tokens,
     useful_reads,
     wma_from_least,
@@ -36,8 +35,8 @@ def test_equations_4_and_5_by_hand() -> None:
 
 def test_useful_and_wasted_reads_are_all_reads() -> None:
     assert [useful_reads(*row) for row in ROWS] == [2 + 3 + 4, 4 + 5 + 6 + 7 + 8, 5 + 6]
-    assert all_reads(*BATCH) == 5 + 6 + 7 + 8 + 9 + 10
-    assert [all_reads(*BATCH) - useful_reads(*row) for row in ROWS] == [36, 15, 34]
+    assert module.all_reads(*BATCH) == 5 + 6 + 7 + 8 + 9 + 10
+    assert [module.all_reads(*BATCH) - useful_reads(*row) for row in ROWS] == [36, 15, 34]
 
 
 @given(rows=st.lists(LENGTHS, min_size=1, max_size=20))
@@ -64,20 +63,10 @@ def test_the_numbers_of_a_batch_follow_whoever_joins_and_leaves(seed: int) -> No
         assert batch.oldest == min(one.times.arrival for one in batch.rows)
 
 
-@pytest.mark.parametrize(("rows", "sizes"), [(2, (1, 1)), (6, (3, 3)), (7, (4, 3))])
-def test_halves_are_even_keep_their_order_and_take_nobody_in(rows: int, sizes: tuple[int, int]) -> None:
-    requests = [request(row_id) for row_id in range(rows)]
-    batch = WaitingBatch({one: BatchLengths(1, 1) for one in requests})
-    halves = batch.halves()
-    assert tuple(len(half) for half in halves) == sizes
-    assert [one for half in halves for one in half.rows] == requests
-    assert not any(half.insertable for half in halves)
-
-
 WAITED = np.array([10.0, 6.0, 1.0])
 
 
 def test_the_highest_response_ratio_weighs_waiting_against_serving() -> None:
     """10 / 40, 6 / 5 and 1 / 0.5; an estimate of nothing divides nothing."""
-    assert hrrn(WAITED, np.array([40.0, 5.0, 0.5])).tolist() == [0.25, 1.2, 2.0]
-    assert np.isfinite(hrrn(WAITED, np.zeros(3))).all()
+    assert module.hrrn(WAITED, np.array([40.0, 5.0, 0.5])).tolist() == [0.25, 1.2, 2.0]
+    assert np.isfinite(module.hrrn(WAITED, np.zeros(3))).all()

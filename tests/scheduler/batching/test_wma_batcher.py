@@ -100,14 +100,14 @@ def test_a_batch_has_no_more_rows_than_it_may(strategy: str, limits: BatchLimits
 
 def test_a_batch_is_of_one_priority_and_the_better_one_goes_first() -> None:
     batcher = batcher_of([asked(0, priority=1), asked(1, priority=0, arrival=5.0), asked(2, priority=1)])
-    assert arranged(batcher) == [[0, 2], [1]]
-    assert taken(batcher) == [[1], [0, 2]]
+    assert (arranged(batcher), taken(batcher)) == ([[0, 2], [1]], [[1], [0, 2]])
+
+
+CASE_STUDY = [("vs", [7, 7, 7]), ("glp", [3, 4, 7, 7]), ("abp", [3, 18]), ("magnus", [3, 18])]
 
 
 @pytest.mark.parametrize("seed", range(5))
-@pytest.mark.parametrize(
-    ("strategy", "sizes"), [("vs", [7, 7, 7]), ("glp", [3, 4, 7, 7]), ("abp", [3, 18]), ("magnus", [3, 18])]
-)
+@pytest.mark.parametrize(("strategy", "sizes"), CASE_STUDY)
 def test_the_case_study_comes_out_of_the_papers_own_parameters(strategy: str, sizes: list[int], seed: int) -> None:
     """Figure 6: requests of about 1000 tokens in and out, and of about 10, seven at a time one large among six small.
 
@@ -223,8 +223,7 @@ SMALLER = [
 def test_a_smaller_executor_takes_what_it_holds(worker: Worker, taken: list[int], left: list[list[int]]) -> None:
     """Eight rows of 20 columns."""
     batcher = batcher_of(alike(range(8)))
-    assert rows_of(batcher.take(worker, 0.0)) == taken
-    assert arranged(batcher) == left
+    assert (rows_of(batcher.take(worker, 0.0)), arranged(batcher)) == (taken, left)
     assert sorted(request.row_id for request in batcher.waiting) == sorted(sum(left, []))
 
 
@@ -295,9 +294,7 @@ EXPECTED = [
 
 
 @pytest.mark.parametrize(("predicted", "generated", "context", "expected"), EXPECTED)
-def test_what_is_expected_of_a_request(
-    predicted: float | None, generated: int, context: int | None, expected: tuple[int, int]
-) -> None:
+def test_lengths(predicted: float | None, generated: int, context: int | None, expected: tuple[int, int]) -> None:
     assert expected_lengths(asked(0, 10, predicted, generated=generated), context) == expected
 
 
