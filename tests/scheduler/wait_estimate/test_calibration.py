@@ -9,21 +9,8 @@ import pytest
 
 from scheduler.length.learning import ROUNDING, survival
 from scheduler.request import COVERAGE, Request, State
-from scheduler.wait_estimate.calibration import (
-    ALONE,
-    FEWEST,
-    FEWEST_SCORES,
-    LEAST_SPREAD,
-    LIMITED,
-    NO_WAIT,
-    RECENT,
-    UNKNOWN,
-    WAIT_SPREAD,
-    Calibration,
-    Score,
-    find_quantiles,
-    spread_of,
-)
+from scheduler.wait_estimate import calibration as module
+from scheduler.wait_estimate.calibration import FEWEST, FEWEST_SCORES, RECENT, UNKNOWN, Calibration, Score
 from scheduler.wait_estimate.completion import Expected, Group
 from tests.scheduler.fakes import request
 
@@ -45,13 +32,17 @@ def teach(calibration: Calibration, *answers: Request) -> None:
         calibration.add(one, one.times.end)
 
 
+def taught(*answers: Request) -> Calibration:
+    teach(calibration := Calibration(keeps=False), *answers)
+    return calibration
+
+
 def scores(calibration: Calibration, group: Group | None = (0, 1), now: float = 0.0) -> tuple[float, float, float]:
     return calibration.find_scores(group, now, COVERAGE)
 
 
 def test_estimates_are_taken_as_they_come_until_there_are_scores() -> None:
-    calibration = Calibration(keeps=False)
-    teach(calibration, *[ended(20.0)] * (FEWEST - 1))
+    calibration = taught(*[ended(20.0)] * (FEWEST - 1))
     assert scores(calibration) == UNKNOWN and calibration.find_group(10, 0.5) is None
     teach(calibration, *[ended(20.0)] * (FEWEST_SCORES - FEWEST))
     assert scores(calibration) == UNKNOWN and calibration.find_group(10, 0.5) is not None
@@ -62,9 +53,7 @@ def test_estimates_are_taken_as_they_come_until_there_are_scores() -> None:
 def test_an_estimate_from_before_anything_was_known_says_nothing_of_later_ones() -> None:
     """A burst on a new server was expected four times too early: until 256 more had ended, all was expected later, and
     the ends of the intervals were a million times apart."""
-    calibration = Calibration(keeps=False)
-    teach(calibration, *[ended(8.0, replace(TOLD, group=None))] * 200)
-    assert scores(calibration) == UNKNOWN
+    assert scores(taught(*[ended(8.0, replace(TOLD, group=None))] * 200)) == UNKNOWN
 
 
 def test_promises_of_when_much_less_was_known_count_no_more() -> None:
@@ -79,8 +68,7 @@ def test_promises_of_when_much_less_was_known_count_no_more() -> None:
 
 
 def test_groups_are_told_apart_once_they_have_scores_and_else_judged_together() -> None:
-    calibration = Calibration(keeps=False)
-    teach(calibration, *[ended(2.0)] * 100, *[ended(8.0, replace(TOLD, group=(3, 1)))] * FEWEST_SCORES)
+    calibration = taught(*[ended(2.0)] * 100, *[ended(8.0, replace(TOLD, group=(3, 1)))] * FEWEST_SCORES)
     assert scores(calibration)[2] == pytest.approx(0.0)
     assert scores(calibration, (3, 1))[2] == pytest.approx(log(4) / 0.5)
     assert scores(calibration, (2, 1))[1:] == pytest.approx((0.0, log(4) / 0.5))
@@ -88,58 +76,54 @@ def test_groups_are_told_apart_once_they_have_scores_and_else_judged_together() 
 
 def test_single_requests_are_no_evidence_of_a_burst_s() -> None:
     """After 54 single answers none of a burst's 20 kept a promise: those beside others slow each other down."""
-    calibration, alone = Calibration(keeps=False), replace(TOLD, group=(ALONE, 1), waits=False)
+    calibration, alone = Calibration(keeps=False), replace(TOLD, group=(module.ALONE, 1), waits=False)
     teach(calibration, *[ended(2.0, alone)] * RECENT)
-    assert scores(calibration, (ALONE, 1))[2] == pytest.approx(0.0)
-    assert scores(calibration, (NO_WAIT, 1)) == scores(calibration) == UNKNOWN
-    teach(calibration, *[ended(8.0, replace(TOLD, group=(NO_WAIT, 1), waits=False))] * FEWEST_SCORES)
-    assert scores(calibration, (ALONE, 1))[2] == pytest.approx(0.0)
-    assert scores(calibration, (ALONE, 2)) == UNKNOWN, "nor is a burst evidence of those that come to an idle server"
+    assert scores(calibration, (module.ALONE, 1))[2] == pytest.approx(0.0)
+    assert scores(calibration, (module.NO_WAIT, 1)) == scores(calibration) == UNKNOWN
+    teach(calibration, *[ended(8.0, replace(TOLD, group=(module.NO_WAIT, 1), waits=False))] * FEWEST_SCORES)
+    assert scores(calibration, (module.ALONE, 1))[2] == pytest.approx(0.0)
+    assert scores(calibration, (module.ALONE, 2)) == UNKNOWN, "nor a burst of those that come to an idle server"
 
 
-@pytest.mark.parametrize(
-    ("length", "ahead", "group"), [(4, -1.0, (-1, 0)), (5, 0.0, (0, 0)), (20, 0.6, (2, 1)), (21, 1.0, (3, 2))]
-)
+GROUPS = [(4, -1.0, (-1, 0)), (5, 0.0, (0, 0)), (20, 0.6, (2, 1)), (21, 1.0, (3, 2))]
+
+
+@pytest.mark.parametrize(("length", "ahead", "group"), GROUPS)
 def test_a_group_is_a_quarter_of_the_queue_and_a_class_of_lengths(length: float, ahead: float, group: Group) -> None:
-    calibration = Calibration(keeps=False)
-    teach(calibration, *[ended(2.0)] * FEWEST)
-    assert calibration.find_group(length, ahead) == group
+    assert taught(*[ended(2.0)] * FEWEST).find_group(length, ahead) == group
 
 
 def test_the_spread_is_that_of_speeds_and_of_the_own_length_and_the_wait_by_their_shares() -> None:
-    assert spread_of(2.0, 2.0, 1.0, 0.0) == LEAST_SPREAD + 0.5
-    assert spread_of(2.0, 0.0, 1.0, 0.0) == LEAST_SPREAD + WAIT_SPREAD
-    assert spread_of(4.0, 2.0, 1.0, 0.0) == pytest.approx(LEAST_SPREAD + (0.5**2 + WAIT_SPREAD**2) ** 0.5 / 2)
+    spreads = [module.spread_of(*seconds, 1.0, 0.0) - module.LEAST_SPREAD for seconds in ((2, 2), (2, 0), (4, 2))]
+    assert spreads == pytest.approx([0.5, module.WAIT_SPREAD, (0.5**2 + module.WAIT_SPREAD**2) ** 0.5 / 2])
 
 
 def test_before_any_score_a_promise_allows_for_the_longest_likely_answer_and_not_for_its_square() -> None:
     """12 tokens, or 114, were promised for when 1,000 would have been made."""
-    known, unsure = (UNKNOWN[2] * spread_of(2.0, 2.0, log(ratio), 0.0) for ratio in (1.0, 9.5))
+    known, unsure = (UNKNOWN[2] * module.spread_of(2.0, 2.0, log(ratio), 0.0) for ratio in (1.0, 9.5))
     assert exp(unsure - known) == pytest.approx(9.5)
 
 
 def test_answers_of_known_lengths_by_a_slower_machine_do_not_put_those_of_unknown_ones_off_a_hundredfold() -> None:
-    known, unsure = (spread_of(1.0, 1.0, log(ratio), 0.0) for ratio in (1.0, 9.5))
-    calibration = Calibration(keeps=False)
-    teach(calibration, *[ended(1.7, replace(TOLD, point=1.0, spread=known))] * FEWEST_SCORES)
-    assert exp(scores(calibration)[2] * unsure) < 20
+    known, unsure = (module.spread_of(1.0, 1.0, log(ratio), 0.0) for ratio in (1.0, 9.5))
+    assert exp(scores(taught(*[ended(1.7, replace(TOLD, point=1.0, spread=known))] * FEWEST_SCORES))[2] * unsure) < 20
 
 
 def test_before_any_score_a_promise_counts_all_seconds_that_others_may_take() -> None:
-    alone, beside = (2.0 * exp(UNKNOWN[2] * spread_of(2.0, 2.0, 1.0, others)) for others in (0.0, 6.0))
+    alone, beside = (2.0 * exp(UNKNOWN[2] * module.spread_of(2.0, 2.0, 1.0, others)) for others in (0.0, 6.0))
     assert beside == pytest.approx(4 * alone)
 
 
 @pytest.mark.parametrize(("count", "ranks"), [(99, [5, 50, 95]), (256, [13, 129, 245]), (10, [1, 6, 10])])
 def test_a_quantile_counts_the_next_score_too(count: int, ranks: list[int]) -> None:
-    assert find_quantiles([Score(one) for one in range(1, count + 1)], (0.05, 0.5, 0.95)) == ranks
+    assert module.find_quantiles([Score(one) for one in range(1, count + 1)], (0.05, 0.5, 0.95)) == ranks
 
 
 def test_what_was_cut_counts_as_those_that_went_on() -> None:
     """By hand: of 20, the next included, 16 go beyond 4; each of the 6 that are not cut stands for 16 / 6 of them."""
     scores = [Score(one) for one in (1, 2, 3, 4)] + [Score(5, cut=True)] * 10 + [Score(one) for one in range(6, 11)]
-    assert find_quantiles(scores, (0.05, 0.2, 0.33, 0.6)) == [1, 4, 6, 8]
-    assert find_quantiles([Score(1), Score(2, cut=True)], (0.5, 0.9)) == [2, 2], "no better is known"
+    assert module.find_quantiles(scores, (0.05, 0.2, 0.33, 0.6)) == [1, 4, 6, 8]
+    assert module.find_quantiles([Score(1), Score(2, cut=True)], (0.5, 0.9)) == [2, 2], "no better is known"
 
 
 def test_steps_between_cuts_find_what_all_shares_in_a_row_do() -> None:
@@ -151,7 +135,7 @@ def test_steps_between_cuts_find_what_all_shares_in_a_row_do() -> None:
         values, cut, _ = np.array(scores).T
         ascending, left = survival(values, cut > 0, unseen=1)
         places = np.searchsorted(-left, np.array(shares) - 1 - ROUNDING)
-        assert find_quantiles(scores, shares) == ascending[np.minimum(places, count - 1)].tolist()
+        assert module.find_quantiles(scores, shares) == ascending[np.minimum(places, count - 1)].tolist()
 
 
 def test_clients_that_leave_before_their_answers_end_bring_no_promise_nearer() -> None:
@@ -167,16 +151,14 @@ def test_clients_that_leave_before_their_answers_end_bring_no_promise_nearer() -
 
 def test_what_limits_end_is_calibrated_apart_from_what_ends_by_itself() -> None:
     """Answers to calls with a small `max_tokens` end as told; that says nothing of those that may go on."""
-    calibration = Calibration(keeps=False)
-    teach(calibration, *[ended(2.0, replace(TOLD, group=(0, LIMITED)))] * 200)
-    assert calibration.find_group(10, 0.1, limited=True) == (0, LIMITED)
-    assert scores(calibration, (2, LIMITED)) == (0.0, 0.0, 0.0)
+    calibration = taught(*[ended(2.0, replace(TOLD, group=(0, module.LIMITED)))] * 200)
+    assert calibration.find_group(10, 0.1, limited=True) == (0, module.LIMITED)
+    assert scores(calibration, (2, module.LIMITED)) == (0.0, 0.0, 0.0)
     assert scores(calibration) == scores(calibration, None) == UNKNOWN
 
 
 def test_a_promise_that_is_withdrawn_counts_for_nothing() -> None:
-    calibration = Calibration(keeps=False)
-    teach(calibration, *[ended(20.0)] * FEWEST_SCORES)
+    calibration = taught(*[ended(20.0)] * FEWEST_SCORES)
     refused = request(1)
     refused.expected = TOLD
     calibration.promise(refused)
@@ -187,8 +169,7 @@ def test_a_promise_that_is_withdrawn_counts_for_nothing() -> None:
 
 def test_a_promise_that_is_overdue_counts_before_its_answer_comes_and_once_after() -> None:
     """Feedback came a queue's length late: of a machine that slows down, what is short is told first."""
-    calibration = Calibration(keeps=False)
-    teach(calibration, *[ended(2.0)] * 60)
+    calibration = taught(*[ended(2.0)] * 60)
     late = [ended(40.0, row_id=row_id) for row_id in range(20)]
     for one in late:
         one.state = State.WAITING
@@ -217,8 +198,7 @@ def test_a_promise_that_needs_to_go_first_is_due_at_once() -> None:
 
 
 def test_a_bias_that_lasts_is_corrected_and_the_promise_covers_what_it_says() -> None:
-    rng, calibration, kept = random.Random(3), Calibration(keeps=False), []
-    teach(calibration, *[ended(2.0, replace(TOLD, group=None))] * FEWEST)
+    rng, calibration, kept = random.Random(3), taught(*[ended(2.0, replace(TOLD, group=None))] * FEWEST), []
     for number in range(1500):
         point, spread = rng.uniform(1, 50), rng.uniform(0.3, 2.0)
         seconds = 2 * point * exp(rng.gauss(0, 0.5) * spread)

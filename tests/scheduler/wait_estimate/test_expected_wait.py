@@ -35,7 +35,7 @@ class Queue(Stage):
     def __init__(self, rows: int, strategy: str = "baton-pd") -> None:
         limits = BatchLimits(group_tokens=1000, prefill_ahead=0)
         super().__init__(port(rows=rows, capacity=100_000, context=10_000), strategy=strategy, limits=limits)
-        self.left = Counter[Request]()
+        self.left, self.waits = Counter[Request](), self.dispatcher.waits
 
     def submit(
         self, length: int = 4, *, predicted: float | None = None, by: float | None = None, **known: Any
@@ -44,13 +44,14 @@ class Queue(Stage):
         self.left[request] = length
         return request
 
-    def second(self) -> None:
-        """A second passes, in which every row makes a token."""
-        self.dispatcher.dispatch()
-        self.left.subtract(held := self.dispatcher.table.held)
-        tokens = (token(one.row_id, 5, end=None if self.left[one] else STOP) for one in held)
-        self.report(*tokens, now=self.clock.time + 1.0)
-        self.dispatcher.dispatch()
+    def run(self, seconds: int = 1) -> None:
+        """In each of which every row makes a token."""
+        for _ in range(seconds):
+            self.dispatcher.dispatch()
+            self.left.subtract(held := self.dispatcher.table.held)
+            tokens = (token(one.row_id, 5, end=None if self.left[one] else STOP) for one in held)
+            self.report(*tokens, now=self.clock.time + 1.0)
+            self.dispatcher.dispatch()
 
 
 def test_the_wait_is_until_the_slots_end_that_those_ahead_need() -> None:
@@ -58,62 +59,47 @@ def test_the_wait_is_until_the_slots_end_that_those_ahead_need() -> None:
     queue = Queue(rows=2)
     running = [queue.submit(15, predicted=15), queue.submit(15, predicted=15)]
     first, second = queue.submit(6, predicted=6), queue.submit(2, predicted=2)
-    for _ in range(12):
-        queue.second()
-    places = [queue.dispatcher.waits.place(one) for one in (first, second, *running)]
-    assert places == [0, 1, None, None]
-    assert queue.dispatcher.waits.wait(first) == pytest.approx(3)
-    assert queue.dispatcher.waits.wait(second) == pytest.approx(3)
-    assert queue.dispatcher.waits.retry_after() == pytest.approx(3 + 2)
-    assert queue.dispatcher.waits.wait(running[0]) is None
+    queue.run(12)
+    assert [queue.waits.place(one) for one in (first, second, *running)] == [0, 1, None, None]
+    assert [queue.waits.wait(one) for one in (first, second, running[0])] == [pytest.approx(3), pytest.approx(3), None]
+    assert queue.waits.retry_after() == pytest.approx(3 + 2)
 
 
 def test_what_runs_is_looked_at_once_until_it_changes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each request that asked for its wait looked at all rows: 1,000 of them, at 1,000 rows, took two seconds."""
     queue, asked = Queue(rows=50), list[Request]()
     requests = [queue.submit(9, predicted=9) for _ in range(70)]
-    for _ in range(3):
-        queue.second()
+    queue.run(3)
 
     def counted(request: Request, typical: float | None) -> float:
         asked.append(request)
         return remaining_length(request, typical)
 
     monkeypatch.setattr("scheduler.remaining_length.remaining_length", counted)
-    first = queue.dispatcher.waits.wait(requests[-1])
-    assert [queue.dispatcher.waits.wait(request) for request in requests[50:]][-1] == first
+    first = queue.waits.wait(requests[-1])
+    assert [queue.waits.wait(request) for request in requests[50:]][-1] == first
     assert len(asked) == 50
-    queue.second()
-    later = queue.dispatcher.waits.wait(requests[-1])
+    queue.run()
+    later = queue.waits.wait(requests[-1])
     assert first is not None and later is not None and later < first and len(asked) > 50
-
-
-def test_the_place_is_that_of_the_strategys_order() -> None:
-    queue = Queue(rows=1, strategy="ssjf-continuous")
-    queue.submit(50, predicted=50)
-    queue.second()
-    long, short = queue.submit(30, predicted=30), queue.submit(3, predicted=3)
-    assert [queue.dispatcher.waits.place(one) for one in (long, short)] == [1, 0]
 
 
 def test_one_who_leaves_has_no_place_and_those_behind_move_up() -> None:
     queue = Queue(rows=1)
     queue.submit(50)
-    queue.second()
+    queue.run()
     one, other = queue.submit(5), queue.submit(5)
-    assert queue.dispatcher.waits.place(other) == 1
+    assert queue.waits.place(other) == 1
     queue.dispatcher.cancel(one)
     queue.clock.time += FRESH
-    assert (queue.dispatcher.waits.place(one), queue.dispatcher.waits.place(other)) == (None, 0)
+    assert (queue.waits.place(one), queue.waits.place(other)) == (None, 0)
 
 
 def test_while_slots_are_free_nobody_waits_though_rows_run() -> None:
     queue = Queue(rows=3)
     queue.submit(100, predicted=100)
-    for _ in range(40):
-        queue.second()
-    newcomers = [queue.submit(100, predicted=100) for _ in range(3)]
-    waits = [queue.dispatcher.waits.wait(one) for one in newcomers]
+    queue.run(40)
+    waits = [queue.waits.wait(one) for one in [queue.submit(100, predicted=100) for _ in range(3)]]
     assert waits[:2] == [0.0, 0.0]
     assert waits[2] is not None and waits[2] > 10
 
@@ -121,14 +107,13 @@ def test_while_slots_are_free_nobody_waits_though_rows_run() -> None:
 def test_answers_of_unknown_length_take_as_long_as_those_that_ended_and_nobody_knows_before() -> None:
     queue = Queue(rows=1)
     queue.submit(30)
-    for _ in range(20):
-        queue.second()
+    assert queue.waits.retry_after() == 1.0
+    queue.run(20)
     waiting = [queue.submit(30), queue.submit(30)]
-    assert queue.dispatcher.waits.place(waiting[1]) == 1
-    assert queue.dispatcher.waits.wait(waiting[1]) is None
-    for _ in range(10):
-        queue.second()
-    assert queue.dispatcher.waits.wait(waiting[1]) == pytest.approx(30, rel=0.02)
+    assert queue.waits.place(waiting[1]) == 1
+    assert queue.waits.wait(waiting[1]) is None
+    queue.run(10)
+    assert queue.waits.wait(waiting[1]) == pytest.approx(30, rel=0.02)
 
 
 def test_one_that_comes_alone_is_judged_apart_from_those_of_a_burst() -> None:
@@ -136,19 +121,9 @@ def test_one_that_comes_alone_is_judged_apart_from_those_of_a_burst() -> None:
     queue = Queue(rows=2)
     for _ in range(FEWEST):
         queue.submit(1)
-        queue.second()
+        queue.run()
     groups = [queue.submit(3).expected for _ in range(3)]
     assert [one and one.group and one.group[0] for one in groups] == [ALONE, NO_WAIT, 3]
-
-
-def test_before_anything_was_measured_nobody_can_say() -> None:
-    queue = Queue(rows=1)
-    queue.submit(5), queue.submit(5)
-    queue.dispatcher.dispatch()
-    waiting = queue.submit(5)
-    assert queue.dispatcher.waits.place(waiting) == 1
-    assert queue.dispatcher.waits.wait(waiting) is None
-    assert queue.dispatcher.waits.retry_after() == 1.0
 
 
 def measured() -> Queue:
@@ -156,16 +131,14 @@ def measured() -> Queue:
     queue = Queue(rows=2)
     for length in (15, 15, 6):
         queue.submit(length, predicted=length)
-    for _ in range(12):
-        queue.second()
+    queue.run(12)
     return queue
 
 
 def test_no_score_takes_a_promise_far_beyond_its_estimate(monkeypatch: pytest.MonkeyPatch) -> None:
     """After a stall of its backend a gateway promised the year 2028, then no date at all."""
     monkeypatch.setattr(Calibration, "find_scores", lambda *_: (-1e9, 0.0, 1e9))
-    queue = measured()
-    expected = queue.dispatcher.waits.expect(request(9))
+    expected = measured().waits.expect(request(9))
     assert expected.low == 0.0 and expected.point < expected.high < 150 * expected.point
 
 
@@ -175,8 +148,8 @@ def test_a_promise_allows_for_what_the_mean_of_few_lengths_may_be_off(monkeypatc
     queue = measured()
     for row_id in range(9):
         queue.submit(row_id + 2)
-    told = queue.dispatcher.waits.expect(request(9))
-    error = queue.dispatcher.waits._speed.sum_error(told.place)
+    told = queue.waits.expect(request(9))
+    error = queue.waits._speed.sum_error(told.place)
     assert told.wait and told.high == pytest.approx(told.own + told.wait * (1 + NormalDist().inv_cdf(0.95) * error))
 
 
@@ -187,7 +160,7 @@ def test_no_answer_is_promised_far_beyond_what_its_limit_takes(monkeypatch: pyte
     short, sure = request(9, max_tokens=20), request(9, max_tokens=20)
     short.distribution = LengthDistribution.of(np.array([2, 3, 500]), np.array([0.4, 0.4, 0.2]))
     sure.distribution = LengthDistribution.certain(20)
-    limited, longest = (queue.dispatcher.waits.expect(one) for one in (short, sure))
+    limited, longest = (queue.waits.expect(one) for one in (short, sure))
     assert limited.point < longest.point / 2 and limited.high == pytest.approx(longest.high)
 
 
@@ -198,13 +171,13 @@ def test_beside_others_a_promise_counts_every_slot_as_taken_and_alone_none(monke
     for cost, prices in ((1.0, replace(reads, entry=0.0)), (0.0, reads)):  # of a row, in steps, or of a prompt
         monkeypatch.setattr(ExpectedWait, "_iteration_seconds", lambda _, rows, cells, cost=cost: 1 + cost * rows)
         queue = Queue(rows=9)
-        monkeypatch.setattr(queue.dispatcher.waits, "_prices", partial(replace, prices))
+        monkeypatch.setattr(queue.waits, "_prices", partial(replace, prices))
         factors = []
         for _ in range(2):
-            told = queue.dispatcher.waits.expect(request(9))
+            told = queue.waits.expect(request(9))
             factors.append(told.high / told.median)
             queue.submit(100, predicted=100)
-            queue.second()
+            queue.run()
         assert factors[0] == pytest.approx(exp(UNKNOWN[2] * LEAST_SPREAD))
         taken = 7 * 8 * cost if cost else 7 * reads.entry  # of 8 tokens, or prompts
         assert factors[1] / factors[0] == pytest.approx(1 + taken / told.median)
@@ -215,15 +188,13 @@ def idle() -> Queue:
     queue = Queue(rows=9)
     for _ in range(2):
         queue.submit(20, predicted=20)
-    for _ in range(25):
-        queue.second()
+    queue.run(25)
     return queue
 
 
 def test_the_choices_of_a_call_to_an_idle_server_are_no_burst() -> None:
     """Of four choices the last were promised ends six times as far as they took."""
-    queue = idle()
-    told = queue.dispatcher.waits.expect(request(9), QueueAhead(place=3, tokens=24.0))
+    told = idle().waits.expect(request(9), QueueAhead(place=3, tokens=24.0))
     assert told.high / told.median == pytest.approx(exp(UNKNOWN[2] * LEAST_SPREAD))
 
 
@@ -232,8 +203,7 @@ def test_choices_of_a_call_are_promised_for_its_end_of_which_one_scores() -> Non
     queue = Queue(rows=2)
     for _ in range(FEWEST):
         queue.submit(10, predicted=10)
-        for _ in range(12):
-            queue.second()
+        queue.run(12)
     calls = [(range(4), SamplingParams(max_tokens=1000), Known(predicted_length=10.0))] * 5
     told = [one.expected for one in queue.dispatcher.submit_all(calls)]
     assert all(one is not None for one in told)
@@ -247,7 +217,7 @@ def test_a_few_answers_do_not_tell_how_long_another_can_be() -> None:
     for answers in (1, 18, 19):
         asked = replace(request(9), sampling=SamplingParams(max_tokens=1000))
         asked.distribution = replace(LengthDistribution.certain(8), answers=answers)
-        highs.append(queue.dispatcher.waits._lengths(asked)[1])
+        highs.append(queue.waits._lengths(asked)[1])
     assert highs == [1000, 1000, 8]
 
 
@@ -257,19 +227,17 @@ def test_an_answer_is_promised_by_what_its_prediction_turned_out_to_be(monkeypat
     one, longer = request(9, max_tokens=100), request(9, max_tokens=100)
     one.distribution = longer.distribution = LengthDistribution.certain(10)
     longer.correction = 4.0
-    assert queue.dispatcher.waits.expect(longer).own == pytest.approx(
-        4 * queue.dispatcher.waits.expect(one).own, rel=0.2
-    )
+    assert queue.waits.expect(longer).own == pytest.approx(4 * queue.waits.expect(one).own, rel=0.2)
 
 
 def test_an_idle_server_expects_no_pauses_for_prompts_of_others() -> None:
     queue = idle()
-    waits = queue.dispatcher.waits
+    waits = queue.waits
     own = waits.expect(request(9)).own
     waits._speed._reading = 0.8 * waits._speed._elapsed
     assert waits.expect(request(9)).own == own
     queue.submit(100, predicted=100)
-    queue.second()
+    queue.run()
     assert waits.expect(request(9)).own > 3 * own
 
 
@@ -279,11 +247,10 @@ def test_beside_others_a_promise_without_prices_counts_each_token_twice() -> Non
     factors = []
     for _ in range(2):
         queue.submit(100, predicted=100)
-        for _ in range(30):
-            queue.second()
-        told = queue.dispatcher.waits.expect(request(9))
+        queue.run(30)
+        told = queue.waits.expect(request(9))
         factors.append(told.high / told.median)
-        queue.dispatcher.waits._calibration._scores.clear()
+        queue.waits._calibration._scores.clear()
     assert factors == pytest.approx([2 * exp(UNKNOWN[2] * LEAST_SPREAD)] * 2)
 
 
@@ -292,8 +259,7 @@ def crowded() -> Queue:
     queue = Queue(rows=1, strategy="lengthwise")
     for _ in range(12):
         queue.submit(10, predicted=10)
-    for _ in range(45):
-        queue.second()
+    queue.run(45)
     return queue
 
 
@@ -302,14 +268,12 @@ def test_a_promise_is_given_where_credit_lets_it_go_first_and_the_time_offered_e
     now = queue.clock.time
     with pytest.raises(Unpromised) as refused:
         queue.submit(20, predicted=10, by=now + 1)
-    in_turn = queue.dispatcher.admission.estimate_all(
-        [(range(4), SamplingParams(max_tokens=1000), {"predicted_length": 10.0})]
-    )
+    call = (range(4), SamplingParams(max_tokens=1000), Known(predicted_length=10.0))
+    in_turn = queue.dispatcher.admission.estimate_all([call])
     assert in_turn[0].expected and refused.value.by and now < refused.value.by < in_turn[0].expected.by
     asked = queue.submit(10, predicted=10, by=refused.value.by)
     assert asked.expected and asked.expected.by == pytest.approx(refused.value.by)
-    for _ in range(20):
-        queue.second()
+    queue.run(20)
     assert asked.times.end is not None and asked.keeps_promise(asked.times.end)
 
 
@@ -318,10 +282,10 @@ def test_a_promise_comes_no_nearer_than_the_place_in_line_allows(monkeypatch: py
     promised = []
     for place in (0, 8):
         queue, ahead = crowded(), QueueAhead(place, 10.0 * place)
-        monkeypatch.setattr(queue.dispatcher.waits._waiting, "ahead", lambda *_: QueueAhead())
+        monkeypatch.setattr(queue.waits._waiting, "ahead", lambda *_: QueueAhead())
         asked = queue.submit(5, predicted=5, by=queue.clock.time + 100_000)
-        monkeypatch.setattr(queue.dispatcher.waits._places, "ahead", lambda *_, ahead=ahead: ahead)
-        assert queue.dispatcher.waits.tell_again(asked) and (told := asked.expected) is not None
+        monkeypatch.setattr(queue.waits._places, "ahead", lambda *_, ahead=ahead: ahead)
+        assert queue.waits.tell_again(asked) and (told := asked.expected) is not None
         assert told.low <= told.median <= told.high
         promised.append(told.high)
     assert promised[1] > promised[0] + 80, "eight times ten seconds wait before it"
@@ -330,7 +294,7 @@ def test_a_promise_comes_no_nearer_than_the_place_in_line_allows(monkeypatch: py
 @pytest.mark.parametrize("predicted", [30.0, None])
 def test_the_load_of_a_node_is_the_work_of_all_that_it_has(predicted: float | None) -> None:
     queue = Queue(rows=2)
-    waits = queue.dispatcher.waits
+    waits = queue.waits
     waits._prices = lambda: Prices(prompt=0.5, entry=2.0, token=0.9, cell=0.01, square=0.001, unit=0.1)
     done = request(4)
     done.generated = 30
@@ -340,8 +304,7 @@ def test_the_load_of_a_node_is_the_work_of_all_that_it_has(predicted: float | No
         queue.submit(30, predicted=predicted)
     queue.dispatcher.dispatch()
     held = [one for worker in queue.dispatcher.workers for one in worker.requests.values()]
-    waiting = queue.dispatcher.waiting
-    left = {one: remaining_length(one, waits._speed.mean_length) for one in [*waiting, *held]}
+    left = {one: remaining_length(one, waits._speed.mean_length) for one in [*queue.dispatcher.waiting, *held]}
     works = [waits._prices().work_left(*one) for one in left.items()]
     assert waits.load().requests == len(works) == 9
     assert waits.load().work == pytest.approx(0.1 * sum(works))
@@ -355,10 +318,10 @@ def test_an_idle_hour_changes_nothing() -> None:
     assert pace.seconds_per_token(2) == 0.5
 
 
-@pytest.mark.parametrize(
-    ("rows", "before", "later", "seconds", "off"),
-    [(1, 1, 4, 500, 1e-3), pytest.param(4, 12, 4, 60, 0.25, id="three times slower within a minute")],
-)
+FADING = [(1, 1, 4, 500, 1e-3), pytest.param(4, 12, 4, 60, 0.25, id="three times slower within a minute")]
+
+
+@pytest.mark.parametrize(("rows", "before", "later", "seconds", "off"), FADING)
 def test_what_lies_back_fades(rows: int, before: int, later: int, seconds: int, off: float) -> None:
     """Tokens that were made a second for long, and then some seconds of another speed."""
     pace = Speed()
@@ -486,12 +449,12 @@ def test_expected_waits_come_true_on_the_average(rows: int, predicts: bool) -> N
         length = 1 + int(rng.expovariate(1 / 20))
         requests.append(queue.submit(length, predicted=length if predicts else None))
     while sum(one.times.end is not None for one in requests) < 100:
-        queue.second()
+        queue.run()
     asked = queue.clock.time
-    waiting = [one for one in requests if queue.dispatcher.waits.place(one) is not None]
-    expected = [queue.dispatcher.waits.wait(one) or 0.0 for one in waiting]
+    waiting = [one for one in requests if queue.waits.place(one) is not None]
+    expected = [queue.waits.wait(one) or 0.0 for one in waiting]
     while any(one.times.end is None for one in requests):
-        queue.second()
+        queue.run()
     actual = [(one.times.started or 0.0) - asked for one in waiting]
     assert len(waiting) > 250
     assert sum(expected) == pytest.approx(sum(actual), rel=0.05 if predicts else 0.25)

@@ -140,8 +140,7 @@ def test_into_an_empty_queue_it_returns_at_the_level_of_the_last_that_left() -> 
 
 def test_a_client_can_put_itself_back_by_priority_but_not_before_others() -> None:
     queue = queue_of(sent(0, "a"), sent(1, "a", priority=1), sent(2, "b", priority=-1), sent(3, "b", priority=1))
-    assert first(queue) == [0, 2, 1, 3]
-    assert queue.best_priority == 0
+    assert (first(queue), queue.best_priority) == ([0, 2, 1, 3], 0)
     assert first(fill(queue, sent(4, "b", priority=-2))) == [0, 4, 2, 1, 3]
 
 
@@ -185,8 +184,7 @@ def backlogs(draw: st.DrawFn) -> tuple[list[list[tuple[int, int, float | None]]]
     """Requests of three clients, as (prompt, answer, predicted), and the slots of the executor."""
     predicts = draw(st.booleans())
     sizes = st.tuples(st.integers(1, 30), st.integers(1, 20), st.floats(1.0, 20.0) if predicts else st.none())
-    clients = [draw(st.lists(sizes, min_size=10, max_size=60)) for _ in range(3)]
-    return clients, draw(st.integers(1, 6))
+    return [draw(st.lists(sizes, min_size=10, max_size=60)) for _ in range(3)], draw(st.integers(1, 6))
 
 
 @pytest.mark.parametrize("new_order", [Fcfs, by_the_default])
@@ -273,9 +271,8 @@ SATURATING = [
     SATURATING,
     ids=["VTC, seven times the requests", "ten times longer answers", "a third of the weight"],
 )
-def test_saturating_clients_have_their_shares_in_every_minute(
-    strategy: str, length: float | None, greedy: tuple[float, int, int], weight: float
-) -> None:
+def test_minutes_of_shares(strategy: str, length: float | None, greedy: tuple[float, int, int], weight: float) -> None:
+    """Saturating clients have theirs in every minute."""
     trace = [*merge(steady("modest", 5.0, 40, 60, 95), steady("greedy", *greedy, 95), key=by_arrival)]
     done = served(strategy, trace, {"modest": weight}, length)
     expected = weight / (weight + 1.0)
@@ -298,9 +295,7 @@ def test_a_newcomer_waits_for_a_slot_and_not_for_the_backlog() -> None:
     """Its counter is the least, so it takes the next slot but for those that the greedy client was given before."""
     new = RequestLengths(20.001, 40, 60, "new")
     trace = [*merge(steady("greedy", 25.0, 40, 60, 24), [new], key=by_arrival)]
-    fair, plain = (
-        served("lengthwise", trace, offered, 1.0)[trace.index(new)] for offered in (dict[str, float](), None)
-    )
+    fair, plain = (served("lengthwise", trace, given, 1.0)[trace.index(new)] for given in (dict[str, float](), None))
     # an answer of 60 tokens takes 2.1 s
     assert fair.started - fair.arrival < 2.5 < 20.0 < plain.started - plain.arrival
 
@@ -314,5 +309,4 @@ def test_a_strategy_that_does_not_ask_a_queue_cannot_share(strategy: str) -> Non
 def test_service_weighs_generated_tokens_double_and_leaves_kept_prompts_out() -> None:
     one = sent(0, "a", prompt=10)
     one.cached_prompt = 4
-    assert service(one, 3) == 6 + 2 * 3
-    assert service_had(one) == 0.0
+    assert (service(one, 3), service_had(one)) == (6 + 2 * 3, 0.0)

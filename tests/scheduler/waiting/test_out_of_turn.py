@@ -39,9 +39,8 @@ RANKED = [
 
 
 @pytest.mark.parametrize(("lengths", "earned", "ranked"), RANKED)
-def test_the_cheapest_pass_what_is_dear_while_work_in_turn_has_paid_for_it(
-    lengths: list[float], earned: float, ranked: list[int]
-) -> None:
+def test_the_cheapest_pass_while_credit_pays(lengths: list[float], earned: float, ranked: list[int]) -> None:
+    """Which work in turn has earned."""
     queue = queue_of(*(predicted(row_id, length) for row_id, length in enumerate(lengths)))
     if earned:
         earn(queue, earned)
@@ -60,8 +59,7 @@ def test_better_priorities_come_first_and_what_is_due_keeps_its_place() -> None:
     queue = queue_of(predicted(0, 50.0), predicted(1, 6.0, deadline=20.0), predicted(2, 9.0, priority=-1))
     earn(queue, 100.0)
     fill(queue, predicted(3, 1.0))
-    assert first(queue, now=7.9) == [2, 3, 1, 0]
-    assert first(queue, now=8.0) == [2, 1, 3, 0]
+    assert (first(queue, now=7.9), first(queue, now=8.0)) == ([2, 3, 1, 0], [2, 1, 3, 0])
     assert queue.best_priority == -1
 
 
@@ -166,15 +164,12 @@ def test_a_newcomer_is_last_where_it_may_pass_none(longer: int, place: int) -> N
 
 def test_how_far_newcomers_may_pass_a_request_is_told_in_work() -> None:
     queue = queue_of(predicted(0, 100.0), predicted(1, 100.0), share=0.5)
-    before = queue.total()._replace(place=1, tokens=100.0, unread=0)
-    assert queue.order.passed_by(before) == pytest.approx(100.0)
+    assert queue.order.passed_by(queue.total()._replace(place=1, tokens=100.0, unread=0)) == pytest.approx(100.0)
 
 
 def promised(one: Request, by: float, own: float = 10.0, *, asked: bool = False, goes: bool = False) -> Request:
     """`goes` first: else it could not have been given."""
-    one.expected = Expected(
-        0.0, 0, 0.0, own=own, point=own, spread=1.0, own_spread=log(1.5), high=by, waits=True, first=goes
-    )
+    one.expected = Expected(0.0, 0, 0.0, own, own, 1.0, own_spread=log(1.5), high=by, waits=True, first=goes)
     one.promised = by if asked else None
     return one
 
@@ -184,8 +179,7 @@ def test_what_is_due_by_its_promise_goes_before_what_is_cheaper_and_asked_for_be
     told, asked = promised(predicted(1, 30.0), 100.0), promised(predicted(2, 40.0), 110.0, asked=True)
     queue = queue_of(predicted(0, 100.0), told, asked, predicted(3, 5.0))
     earn(queue, 90.0)
-    assert first(queue, now=84.9) == [3, 1, 2, 0]
-    assert first(queue, now=85.0) == [1, 3, 2, 0]
+    assert (first(queue, now=84.9), first(queue, now=85.0)) == ([3, 1, 2, 0], [1, 3, 2, 0])
     assert first(queue, now=95.0) == [2, 1, 3, 0]
 
 

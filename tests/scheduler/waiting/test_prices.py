@@ -50,7 +50,8 @@ def test_an_iteration_costs_what_the_machine_says_however_its_fixed_part_is_shar
 
 def test_while_nothing_is_known_a_request_costs_its_tokens_still_to_come() -> None:
     assert device_prices().work(request(length=400, max_tokens=50, predicted_length=30.0)) == 30
-    assert device_prices(slots=8).unit == 0.02 / 8
+    unknown = device_prices(slots=8)  # as if rows took turns: the fewest requests are the best guess
+    assert unknown.unit == 0.02 / 8 and unknown.seconds_per_token(4, 8, 50.0) == pytest.approx(4 * unknown.unit)
 
 
 def test_a_machine_that_is_slower_as_a_whole_changes_no_work_and_one_of_no_cost_gives_none() -> None:
