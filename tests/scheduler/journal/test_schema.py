@@ -86,9 +86,8 @@ def test_tables_without_a_version_are_completed(old: Path) -> None:
 
 
 def test_a_take_over_that_fails_changes_nothing(old: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        "scheduler.journal.file.STATEMENTS", (*STATEMENTS, "CREATE TABLE new (one)", "CREATE TABLE requests (one)")
-    )
+    statements = (*STATEMENTS, "CREATE TABLE new (one)", "CREATE TABLE requests (one)")
+    monkeypatch.setattr("scheduler.journal.file.STATEMENTS", statements)
     with closing(sqlite3.connect(old)) as connection, pytest.raises(sqlite3.OperationalError, match="already exists"):
         prepare(connection)
     assert version(old) == 1 and "batches" in tables(old) and "new" not in tables(old)

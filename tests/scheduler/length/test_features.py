@@ -20,8 +20,7 @@ def test_each_group_is_summed_and_divided_by_the_root_of_its_size() -> None:
 
 
 def test_groups_that_do_not_divide_the_embedding_differ_by_one_value_and_none_is_empty() -> None:
-    compressed = compress(floats([1, 1, 1, 1, 1]), 2)
-    assert sorted(compressed[0].tolist()) == pytest.approx([2 / 2**0.5, 3 / 3**0.5])
+    assert sorted(compress(floats([1, 1, 1, 1, 1]), 2)[0].tolist()) == pytest.approx([2 / 2**0.5, 3 / 3**0.5])
     with pytest.raises(ValueError, match="3 values cannot be cut into 4 groups"):
         compress(floats([1, 2, 3]), 4)
 
@@ -33,13 +32,12 @@ def test_a_request_becomes_4_numbers_of_its_instruction_16_of_its_input_and_its_
     assert features.tolist() == [pytest.approx([8 / 8**0.5] * 4 + [4 / 2**0.5] * 16 + [length]) for length in (7, 9)]
 
 
-@pytest.mark.parametrize(
-    ("ablation", "columns"),
-    [(Ablation.RAFT, [20]), (Ablation.INST, [0, 1, 2, 3, 20]), (Ablation.USIN, list(range(21)))],
-)
+COLUMNS = [(Ablation.RAFT, [20]), (Ablation.INST, [0, 1, 2, 3, 20]), (Ablation.USIN, list(range(21)))]
+
+
+@pytest.mark.parametrize(("ablation", "columns"), COLUMNS)
 def test_an_ablation_sees_its_own_columns(ablation: Ablation, columns: list[int]) -> None:
-    features = np.arange(FEATURES, dtype=np.float32)[None, :]
-    assert select(features, ablation).tolist() == [columns]
+    assert select(np.arange(FEATURES, dtype=np.float32)[None, :], ablation).tolist() == [columns]
 
 
 EMBEDDINGS = np.random.default_rng(0).normal(size=(40, 50)).astype(np.float32)

@@ -24,10 +24,10 @@ def test_it_predicts_what_scikit_learn_predicts_as_the_mean_of_a_distribution() 
         forest.predict(np.zeros((1, 20), dtype=np.float32))
 
 
-@pytest.mark.parametrize(
-    ("examples", "message"),
-    [(linear(0), "no examples"), (Examples(linear(2).features * np.nan, linear(2).lengths), "finite")],
-)
+NONSENSE = [(linear(0), "no examples"), (Examples(linear(2).features * np.nan, linear(2).lengths), "finite")]
+
+
+@pytest.mark.parametrize(("examples", "message"), NONSENSE)
 def test_nothing_is_grown_from_nothing_or_from_nonsense(examples: Examples, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         grow(examples, SMALL)

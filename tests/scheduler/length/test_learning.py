@@ -9,18 +9,9 @@ import numpy as np
 import pytest
 
 from scheduler.learner import Lesson
+from scheduler.length import learning as module
 from scheduler.length.forest import Examples, Forest, Growth, grow
-from scheduler.length.learning import (
-    FEWEST_JUDGES,
-    INTERVAL,
-    MOST_EXAMPLES,
-    Learning,
-    ServedRow,
-    examples,
-    is_worse,
-    row_error,
-    surprises,
-)
+from scheduler.length.learning import FEWEST_JUDGES, Learning, ServedRow, examples, is_worse, surprises
 from tests.scheduler.fakes import VirtualClock
 
 
@@ -48,7 +39,7 @@ def test_errors_above_10_tokens_and_10_percent_surprise(predicted: float, genera
 
 
 def test_rmse_by_hand() -> None:
-    assert row_error([row(13, 10), row(6, 10)]) == pytest.approx((25 / 2) ** 0.5)
+    assert module.row_error([row(13, 10), row(6, 10)]) == pytest.approx((25 / 2) ** 0.5)
 
 
 def test_a_runaway_answer_teaches_what_the_others_are_like() -> None:
@@ -103,12 +94,11 @@ async def run(learning: Learning, around: PredictorContext) -> None:
 
 async def test_every_three_minutes_surprises_join_the_training_set_and_a_forest_is_grown() -> None:
     around = PredictorContext([row(100, 50), row(52, 50)], [], [row(5, 70)])
-    learning = Learning(around.train, around, present(1, 2))
-    await run(learning, around)
+    await run(Learning(around.train, around, present(1, 2)), around)
     assert around.trained == [[1, 2, 50], [1, 2, 50, 70]]
     error = float(np.sqrt((50**2 + 2**2) / 2))
-    assert around.learned == [(INTERVAL, Lesson(2, 1, error)), (3 * INTERVAL, Lesson(1, 1, 65))]
-    assert INTERVAL == 180
+    assert around.learned == [(module.INTERVAL, Lesson(2, 1, error)), (3 * module.INTERVAL, Lesson(1, 1, 65))]
+    assert module.INTERVAL == 180
 
 
 async def test_every_fifth_row_is_held_out_for_good_so_that_forests_can_be_judged_by_it() -> None:
@@ -158,8 +148,7 @@ async def test_a_lesson_that_fails_is_counted_and_its_rows_are_not_lost(caplog: 
 
 async def test_the_training_set_keeps_the_newest_rows() -> None:
     around = PredictorContext()
-    learning = Learning(around.train, around, present(*[1.0] * MOST_EXAMPLES))
+    learning = Learning(around.train, around, present(*[1.0] * module.MOST_EXAMPLES))
     learning.add(row(100, 50))
     await learning.learn()
-    assert len(around.trained[0]) == MOST_EXAMPLES
-    assert around.trained[0][-1] == 50
+    assert (len(around.trained[0]), around.trained[0][-1]) == (module.MOST_EXAMPLES, 50)

@@ -56,9 +56,7 @@ async def running(front: MicroBatcher) -> AsyncIterator[MicroBatcher]:
         await task
 
 
-async def test_what_is_asked_again_waits_for_what_is_asked_first_and_is_bounded(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_what_is_asked_again_waits_for_what_is_asked_first_in_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MOST_ASKED", 2)
     predictor = FakePredictor(busy=True)
     async with running(MicroBatcher(predictor, LengthHistory(), time_limit=LONG, idle_share=1.0)) as front:
@@ -91,9 +89,8 @@ async def test_what_arrives_while_the_predictor_works_goes_to_it_together() -> N
 
 
 @pytest.mark.parametrize(("error", "features"), [(None, (0.0,)), (RuntimeError("broken"), None)])
-async def test_after_the_time_limit_a_request_goes_on_with_the_fallback_and_what_comes_is_good_for_the_journal(
-    error: Exception | None, features: tuple[float, ...] | None
-) -> None:
+async def test_late_estimates_are_kept(error: Exception | None, features: tuple[float, ...] | None) -> None:
+    """After the time limit a request goes on with the fallback."""
     predictor, history = FakePredictor(busy=True, error=error), LengthHistory()
     history.add("", "translate", 42)
     async with running(MicroBatcher(predictor, history, time_limit=0, idle_share=1)) as front:
@@ -133,17 +130,6 @@ async def test_a_predictor_that_fails_is_counted_and_asked_again(short: int, cap
         predictor.error, predictor.short = None, 0
         assert (await front.predict(query())).source is Source.FOREST
     assert caplog.text.count("the length predictor failed") == 1
-
-
-async def test_while_a_batch_is_late_others_go_on_too_and_are_predicted_afterwards() -> None:
-    predictor = FakePredictor(busy=True)
-    async with running(MicroBatcher(predictor, LengthHistory(), time_limit=0, idle_share=1)) as front:
-        for name in "abc":
-            assert (await front.predict(query(name))).source is Source.MAX_TOKENS
-        assert front.timeouts == 3
-        predictor.may.set()
-        await settle()
-    assert predictor.batches == [["a"], ["b", "c"]]
 
 
 async def test_of_a_burst_a_batch_waits_and_the_others_go_on_at_once() -> None:
@@ -224,9 +210,8 @@ WITHOUT = [
 
 
 @pytest.mark.parametrize(("answer", "features", "failures"), WITHOUT)
-async def test_without_a_length_that_can_be_it_is_what_may_be(
-    answer: dict[str, Any], features: tuple[float, ...], failures: int
-) -> None:
+async def test_lengths_that_cannot_be(answer: dict[str, Any], features: tuple[float, ...], failures: int) -> None:
+    """It is what may be instead."""
     async with running(MicroBatcher(FakePredictor(**answer), LengthHistory(), time_limit=LONG)) as front:
         found = await front.predict(query(max_tokens=50))
     assert (found.length, found.source, found.distribution) == (50, Source.MAX_TOKENS, None)

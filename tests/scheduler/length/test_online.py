@@ -67,11 +67,10 @@ def test_after_the_first_answers_there_is_a_distribution_that_follows_the_prompt
 
 def test_a_scope_is_predicted_by_its_own_answers_alone() -> None:
     learner = forest()
-    for _ in range(16):
-        learner.add(row(50, 173, scope="a"))
-    for place in range(2 * FEWEST):
-        for scope, factor in (("a", 1), ("b", 2)):
-            learner.add(row(1 + place % 90, 20 * factor, scope=scope))
+    answered = [("a", 50, 173)] * 16
+    answered += [(scope, 1 + place % 90, made) for place in range(2 * FEWEST) for scope, made in (("a", 20), ("b", 40))]
+    for scope, tokens, made in answered:
+        learner.add(row(tokens, made, scope=scope))
     asked = [replace(query(50), scope=scope) for scope in ("a", "b", "c")]
     own, other, newcomer = (one.distribution for one in asyncio.run(learner.estimate(asked)))
     assert own is not None and own.quantile(0.9) == 173
@@ -115,23 +114,15 @@ def test_forests_grow_when_a_part_of_the_answers_is_new() -> None:
     learner = forest(work.append)
     serve(learner, 5 * FEWEST)
     assert len(work) == 1, "while one grows, no other does"
-    learned = list[int]()
-
-    def learn() -> None:
+    learned, due = list[int](), round((5 * FEWEST + 1) * MORE)
+    for waits in (1, due, 0):
         work.pop()()
         assert learner.learner.latest is not None
         learned.append(learner.learner.latest.rows)
-
-    learn()
-    serve(learner, 1)
-    assert len(work) == 1
-    learn()
-    due = round((5 * FEWEST + 1) * MORE)
-    serve(learner, due - 1)
-    assert work == []
-    serve(learner, 1)
-    assert len(work) == 1
-    learn()
+        serve(learner, max(0, waits - 1))
+        assert work == []
+        serve(learner, min(1, waits))
+        assert len(work) == min(1, waits)
     assert learned == [FEWEST, 4 * FEWEST + 1, due]
 
 

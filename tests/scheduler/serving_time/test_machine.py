@@ -248,14 +248,6 @@ def test_a_profile_stays_where_it_is_right_and_follows_a_machine_that_changes_wi
     assert serving.learned.prefill(16, 2000) == pytest.approx(changed.prefill(16, 2000), rel=0.1)
 
 
-def test_one_slow_step_is_no_other_machine() -> None:
-    serving = profiled(CPU)
-    for _ in range(5):
-        serving.now += INTERVAL
-        serving.decode(4, 200, factor=50.0)
-    assert_near(serving.learned, CPU, 0.3)
-
-
 @pytest.mark.parametrize(("stalls", "least"), [(1, 0.7), (5, 0.2)])
 def test_steps_that_stalled_in_a_new_cell_make_no_machine_thirty_times_faster(stalls: int, least: float) -> None:
     """A server's last steps before it ended did: the next one said 31,067 tokens/s, and each promise broke."""
@@ -318,14 +310,6 @@ def test_a_new_model_counts_from_the_next_arrangement_on_also_for_what_is_kept()
     assert [one.estimate for one in plans_by(PROFILE, PROFILE.slowed(2.0))] == pytest.approx([alone, 2 * alone])
     copies = replace(PROFILE, p1=PROFILE.c1, p2=0.5, c0=1.0)
     assert [one.terms.kept_from <= 100 for one in plans_by(copies, replace(copies, p2=2.0))] == [False, True]
-
-
-def test_estimates_follow_a_machine_slower_than_its_profile_while_it_serves() -> None:
-    serving = profiled(PROFILE)
-    machine = Machine(PROFILE.slowed(2.0), capacity_tokens=20_000, max_num_seqs=16, context_length=1000, workers=2)
-    trace = [RequestLengths(1.5 * number, 30 + number % 300, 150) for number in range(100)]
-    simulate(scls(serving.learning), machine, trace, 200)
-    assert serving.learned.serve(8, 200, 64) == pytest.approx(2 * PROFILE.serve(8, 200, 64), rel=0.05)
 
 
 @pytest.mark.parametrize("strategy", ["pm", "ab", "lb", "scls", "magnus"])

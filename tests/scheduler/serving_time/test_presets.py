@@ -23,9 +23,7 @@ PRINTED = [
 
 
 @pytest.mark.parametrize(("machine", "batches", "printed"), PRINTED)
-def test_batches_take_the_printed_seconds(
-    machine: Machine, batches: list[tuple[int, int, int]], printed: float
-) -> None:
+def test_batches_take_printed_seconds(machine: Machine, batches: list[tuple[int, int, int]], printed: float) -> None:
     assert seconds(machine, *batches) == pytest.approx(printed, rel=1e-3)
 
 
@@ -34,9 +32,10 @@ def test_a_small_cpu_takes_the_time_that_was_measured(rows: int, step: float) ->
     assert presets.CPU_SMOLLM2_135M.cost.decode(rows, 127, 1) == pytest.approx(step, rel=0.09)
 
 
-@pytest.mark.parametrize(
-    ("name", "rows"), [("v100-chatglm-6b", 7), ("a100-llama2-13b-hf", 28), ("a100-llama2-13b-ds", 12)]
-)
+ROWS = [("v100-chatglm-6b", 7), ("a100-llama2-13b-hf", 28), ("a100-llama2-13b-ds", 12)]
+
+
+@pytest.mark.parametrize(("name", "rows"), ROWS)
 def test_memory_is_as_large_as_in_the_paper(name: str, rows: int) -> None:
     assert presets.PRESETS[name].capacity_tokens // presets.PRESETS[name].context_length == rows
 

@@ -42,8 +42,7 @@ def test_a_profile_comes_back_as_it_was(tmp_path: Path) -> None:
 def test_a_new_one_takes_the_place_of_the_old_and_nothing_is_known_under_other_conditions(tmp_path: Path) -> None:
     path = profile_file.write_profile(tmp_path, PROFILE)
     newer = replace(PROFILE, measured_at="2026-01-02T00:00:00+00:00")
-    assert profile_file.write_profile(tmp_path, newer) == path
-    assert profile_file.read_profile(path) == newer
+    assert (profile_file.write_profile(tmp_path, newer), profile_file.read_profile(path)) == (path, newer)
     assert list(path.parent.iterdir()) == [path]
     other = profile_file.Conditions("other", "float32", "int8", "Another", 4, 64)
     for name, value in asdict(other).items():

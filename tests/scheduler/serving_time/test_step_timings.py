@@ -51,8 +51,7 @@ def test_a_step_that_decodes_beside_a_chunk_counts_for_the_group_less_its_decode
 def test_a_decode_step_in_which_a_row_joins_or_ends_tells_nothing() -> None:
     steps = Steps()
     two, three = StepStats(generated=2, reads=60), StepStats(generated=3, reads=90)
-    assert steps.see(0.2, two, 1, 2) == [("decode", 2, 30, 0.2)]
-    assert steps.see(0.2, three, 1, 2, 3) == []
+    assert (steps.see(0.2, two, 1, 2), steps.see(0.2, three, 1, 2, 3)) == ([("decode", 2, 30, 0.2)], [])
     assert steps.see(0.2, three, 1, 2, 3) == [("decode", 3, 30, 0.2)]
     assert steps.see(0.2, three, 1, 2, 3, end=True) == []
     assert steps.see(0.2, two, 1, 2) == [("decode", 2, 30, 0.2)]
