@@ -48,15 +48,6 @@ def test_waiting_ends_when_prefill_begins_and_not_when_the_executor_is_told() ->
     assert (one.state, counts(stage), one.times.started) == (State.RUNNING, (0, 1), 4.5)
 
 
-def test_requests_are_served_by_priority_and_then_in_the_order_of_arrival() -> None:
-    stage = Stage(port(rows=1))
-    for priority in (0, 1, 0, -1):
-        stage.submit(priority=priority)
-    for row_id in (3, 0, 2, 1):
-        assert (stage.dispatch(), stage.dispatch()) == ([[row_id]], [])
-        stage.report(token(row_id, 5, end=STOP))
-
-
 # Cancellation
 
 

@@ -24,8 +24,7 @@ async def test_its_requests_fail_once_or_start_elsewhere_and_its_late_reports_ar
     stage.dispatcher.receive(ExecutorDied(0, "it was its time", salvaged=(begun.row_id,)))
     assert (begun.state, fresh.generated, stage.dispatcher.held_by(0)) == (State.FAILED, 0, 0)
     assert stage.dispatcher.alive
-    ended = [update.error async for update in begun.stream]
-    assert ended == ["the executor of this request failed"]
+    assert [update.error async for update in begun.stream] == ["the executor of this request failed"]
 
 
 @dataclass(eq=False)

@@ -189,8 +189,7 @@ async def test_no_request_is_lost_and_none_ends_twice(seed: int, executors: int,
     world = World(seed, executors, strategy)
     world.run(750, deaths=deaths)
     assert len(world.living()) == executors - deaths
-    states = Counter(one.state for one in world.requests)
-    assert states.keys() == {State.FINISHED, State.CANCELLED, State.FAILED}
+    assert Counter(one.state for one in world.requests).keys() == {State.FINISHED, State.CANCELLED, State.FAILED}
     made = sum((executor.made for executor in world.executors), Counter[RowId]())
     for one in world.requests:
         assert one.executor is None and one.times.end is not None

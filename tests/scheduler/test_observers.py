@@ -8,7 +8,6 @@ import pytest
 from engine.messages import Cause, ExecutorDied, FinishReason
 from scheduler.assembly import assemble
 from scheduler.batching.batcher import BatchLimits
-from scheduler.length.prediction import LengthDistribution
 from scheduler.plan import Assignment
 from scheduler.request import Request, State
 from scheduler.strategy import STRATEGIES
@@ -72,9 +71,8 @@ ENDS: list[tuple[FinishReason | None, Callable[[Pair], None], bool]] = [
 
 @pytest.mark.parametrize("strategy", ["vs", "baton-pd"])
 @pytest.mark.parametrize(("first", "then", "intact"), ENDS)
-def test_a_plan_ran_as_planned_whose_rows_all_ended_by_themselves(
-    strategy: str, first: FinishReason | None, then: Callable[[Pair], None], intact: bool
-) -> None:
+def test_intact_plans(strategy: str, first: FinishReason | None, then: Callable[[Pair], None], intact: bool) -> None:
+    """Whose rows all ended by themselves."""
     stage = Pair(strategy)
     stage.report(token(0, 5, end=first), token(1, 6), now=2.0)
     then(stage)
@@ -151,13 +149,3 @@ def test_each_first_token_is_told_when_it_comes_and_a_failure_with_the_executor(
     assert stage.notes.firsts == [(whole.row_id, 3.0), (going_on.row_id, 4.0)]
     stage.dispatcher.receive(ExecutorDied(0, "broken"))
     assert stage.notes.ends[1:] == [(going_on.row_id, State.FAILED, FinishReason.ERROR, 5.0)]
-
-
-def test_a_request_is_submitted_with_its_arrival_and_what_was_foreseen() -> None:
-    stage = Observed()
-    stage.clock.time = 5.0
-    likely = LengthDistribution.certain(7)
-    one = stage.submit(1, arrival=4.5, predicted_length=7.0, distribution=likely)
-    assert (one.times.arrival, one.predicted_length, one.distribution) == (4.5, 7.0, likely)
-    plain = stage.submit()
-    assert (plain.times.arrival, plain.predicted_length, plain.distribution) == (stage.dispatcher.now(), None, None)

@@ -8,9 +8,8 @@ from hypothesis import strategies as st
 
 from scheduler.placement import Placement, idle_first, least_unread, max_min, round_robin
 from scheduler.plan import Assignment, Plan
-from scheduler.serving_time.bilinear import Bilinear
 from scheduler.wait_estimate.node_router import Job, NodeLoad, WorkRouter, list_prefixes
-from scheduler.waiting.prices import Prices, device_prices
+from scheduler.waiting.prices import Prices
 from scheduler.worker import Worker
 from tests.scheduler.fakes import request, worker
 
@@ -41,9 +40,8 @@ RANKED = [
 
 
 @pytest.mark.parametrize(("rule", "workers", "ranked"), RANKED)
-def test_executors_are_ranked_by_the_rule_equals_by_index_and_nobody_is_left_out(
-    rule: Placement, workers: list[Worker], ranked: list[int]
-) -> None:
+def test_executors_are_ranked_and_none_is_left_out(rule: Placement, workers: list[Worker], ranked: list[int]) -> None:
+    """By the rule, equals by index."""
     assert [one.index for one in rule(workers)] == ranked
 
 
@@ -101,21 +99,13 @@ def test_a_kept_prefix_is_counted() -> None:
     router.note_sent("a", job, 9.0)
     router.tell("a", load(11.0, 9.0))
     assert router.rank("ab", job, 11.0) == ["a", "b"]  # 9 + 2 against 12
-    other = Job(200, 4.0, list_prefixes((7, *prompt), 64))
-    assert router.rank("ab", other, 11.0) == ["b", "a"]
+    assert router.rank("ab", Job(200, 4.0, list_prefixes((7, *prompt), 64)), 11.0) == ["b", "a"]
 
 
 def test_prefixes_depend_on_all_that_is_before() -> None:
     one, two = list_prefixes(b"aaaabbbb", 4), list_prefixes(b"ccccbbbb", 4)
     assert len(one) == len(two) == 2 and not set(one) & set(two)
     assert list_prefixes(b"aaaabb", 4) == one[:1]
-
-
-def test_a_token_takes_what_an_iteration_costs_and_each_row_adds() -> None:
-    known = device_prices(Bilinear(0, 0, 0, 0, d1=0, d2=0.01, d3=0, d4=0.2), slots=10)
-    assert [known.seconds_per_token(rows, 10, 50.0) for rows in (1, 5, 10)] == pytest.approx([0.21, 0.25, 0.3])
-    unknown = device_prices(slots=10)  # as if rows took turns: the fewest requests are the best guess
-    assert unknown.seconds_per_token(4, 10, 50.0) == pytest.approx(4 * unknown.unit)
 
 
 def test_a_node_that_is_gone_is_forgotten_and_one_that_has_told_nothing_has_the_prices_of_another() -> None:

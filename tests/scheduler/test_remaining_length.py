@@ -19,9 +19,10 @@ def test_it_is_expected_given_what_has_been_generated(generated: int, left: floa
     assert remaining_length(request(distribution=TWO, generated=generated)) == left
 
 
-@pytest.mark.parametrize(
-    ("predicted", "generated", "left"), [(5.5, 0, 5.5), (5.5, 4, 1.5), (5.5, 7, 1.0), (99.0, 2, 6.0), (None, 3, 5.0)]
-)
+REST = [(5.5, 0, 5.5), (5.5, 4, 1.5), (5.5, 7, 1.0), (99.0, 2, 6.0), (None, 3, 5.0)]
+
+
+@pytest.mark.parametrize(("predicted", "generated", "left"), REST)
 def test_else_it_is_the_rest_of_the_prediction(predicted: float | None, generated: int, left: float) -> None:
     """Never less than the token that is made next, nor more than the 8 that it may generate, which it is if unknown."""
     assert remaining_length(request(predicted_length=predicted, generated=generated)) == left
