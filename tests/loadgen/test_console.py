@@ -14,19 +14,10 @@ from loadgen.result_file import PROGRAM
 from models.catalog.packaged import PIP
 from server.version import VERSION
 
-FIGURES = [
-    (0, "0"),
-    (1234567, "1,234,567"),
-    (12.345, "12.3"),
-    (0.012345, "0.0123"),
-    (100.0, "100"),
-    (-2.5, "-2.5"),
-    (120, "120"),
-    (float("inf"), "inf"),
-]
+FIGURES = {0: "0", 1234567: "1,234,567", 12.345: "12.3", 0.012345: "0.0123", 100.0: "100", -2.5: "-2.5", 120: "120"}
 
 
-@pytest.mark.parametrize(("value", "words"), FIGURES)
+@pytest.mark.parametrize(("value", "words"), [*FIGURES.items(), (float("inf"), "inf")])
 def test_figures_are_written_short(value: float, words: str) -> None:
     assert format_number(value) == words
 
@@ -76,5 +67,4 @@ def test_nothing_is_started_from_the_working_directory() -> None:
     packages = ("server", "engine", "scheduler", "models", "loadgen")
     sources = [path for package in packages for path in (ROOT / package).rglob("*.py")]
     sources += [ROOT / "Makefile", ROOT / "README.md"]
-    found = [(path.name, hit[0]) for path in sources for hit in FROM_HERE.finditer(path.read_text("utf-8"))]
-    assert found == []
+    assert [(path.name, hit[0]) for path in sources for hit in FROM_HERE.finditer(path.read_text("utf-8"))] == []

@@ -39,8 +39,7 @@ def test_every_colour_is_a_variable_of_the_page() -> None:
         specify_lines(rows(*names), names, "x", "y"),
         specify_named_points({"a": Point(1, 2), "b": Point(2, 1)}, ["a"], "x", "y", Point(9, 9)),
     ):
-        drawn = draw(spec)
-        used = {value for one in drawn.iter() for name in ("fill", "stroke") if (value := one.get(name))}
+        used = {value for one in draw(spec).iter() for name in ("fill", "stroke") if (value := one.get(name))}
         assert used and all(colour in {"none", "transparent"} or colour.startswith("var(--") for colour in used)
 
 

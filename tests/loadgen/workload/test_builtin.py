@@ -113,9 +113,7 @@ def test_prose_is_sentences_and_no_examples() -> None:
 
 
 def test_files_that_cannot_be_read_or_parsed_are_passed_over(tmp_path: Path) -> None:
-    good = (
-        '"""A module for tests."""\n\ndef add(a, b):\n    """Return the sum of both."""\n    c = a + b\n    return c\n'
-    )
+    good = '"""A test module."""\n\ndef add(a, b):\n    """Return the sum of both."""\n    c = a + b\n    return c\n'
     write(tmp_path, "good.py", good)
     write(tmp_path, "binary.py", b"\xff\xfe\x00")
     write(tmp_path, "python2.py", "print 'x'\n")
@@ -124,7 +122,7 @@ def test_files_that_cannot_be_read_or_parsed_are_passed_over(tmp_path: Path) -> 
     (tmp_path / "gone.py").symlink_to(tmp_path / "absent")
     (tmp_path / "folder.py").mkdir()
     material = read_material(random.Random(0), 8, tmp_path)
-    assert material.documents == (("A module for tests.", "Return the sum of both."),)
+    assert material.documents == (("A test module.", "Return the sum of both."),)
     (function,) = material.functions
     assert function.source == "def add(a, b):\n    c = a + b\n    return c"
     assert function.docstring == "Return the sum of both."

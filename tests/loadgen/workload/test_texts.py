@@ -57,8 +57,7 @@ def test_replayed_lengths_are_the_references_and_max_tokens_tells_none_of_them(t
     found = {prompt.messages[0]["content"]: prompt for prompt in jsonl(file, "--replay-lengths", num_prompts=2)}
     assert {text: prompt.replay_tokens for text, prompt in found.items()} == {"a": 40 // 4 + 1, "b": 5 + 1 + 1}
     assert {prompt.max_tokens for prompt in found.values()} == {11}
-    free = jsonl(file, num_prompts=2)
-    assert [(prompt.replay_tokens, prompt.max_tokens) for prompt in free] == [(None, 11)] * 2
+    assert [(prompt.replay_tokens, prompt.max_tokens) for prompt in jsonl(file, num_prompts=2)] == [(None, 11)] * 2
 
 
 def test_without_references_the_server_bounds_the_answers(tmp_path: Path) -> None:
@@ -103,8 +102,7 @@ def shared(folder: Path, *entries: object) -> Path:
 
 
 def test_the_first_question_is_asked_and_its_answer_is_the_length(tmp_path: Path) -> None:
-    file = shared(tmp_path, exchange("q" * 40, "a" * 80, "q" * 10))
-    (prompt,) = sharegpt(file, num_prompts=1)
+    (prompt,) = sharegpt(shared(tmp_path, exchange("q" * 40, "a" * 80, "q" * 10)), num_prompts=1)
     assert prompt.messages == ({"role": "user", "content": "q" * 40},)
     assert (prompt.max_tokens, prompt.replay_tokens, prompt.label) == (21, None, "sharegpt")
 
