@@ -3,6 +3,7 @@
 import json
 import signal
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -55,11 +56,18 @@ async def test_chats_against_our_own_server(live_url: str) -> None:
     assert shown(out)["Peak concurrent requests:"] == "1"
 
 
-async def test_the_file_has_the_keys_of_vllm_and_a_name_like_its_own(tmp_path: Path) -> None:
-    async with scripted(MODELS, WHOLE) as server:
-        flags = ["--request-rate", "inf", "--num-prompts", "2", "--metric-percentiles", "99,99.9"]
-        code, _, err = await bench("--base-url", server.url, *RANDOM, *flags, "--result-dir", str(tmp_path))
-    assert code == 0, err
+async def test_what_did_not_complete_is_counted_apart_and_told_and_the_file_is_like_vllms(tmp_path: Path) -> None:
+    broken = Answer([HEAD, chunk(said("a"))], "close")
+    full = plain("429 Too Many Requests", b'{"error":{"message":"full"}}', "Retry-After: 1")
+    flags = ["--num-warmups", "0", "--num-prompts", "4", "--max-concurrency", "1", "--result-dir", str(tmp_path)]
+    flags += ["--request-rate", "inf", "--metric-percentiles", "99,99.9"]
+    async with scripted(MODELS, WHOLE, broken, full, WHOLE) as server:
+        code, out, err = await bench("--base-url", server.url, *RANDOM, *flags)
+    assert code == 0
+    table = shown(out)
+    counts = [table[f"{kind} requests:"] for kind in ("Successful", "Failed", "Rejected", "Cancelled")]
+    assert (counts, table["Warm-up requests (not counted):"]) == (["2", "1", "1", "0"], "0")
+    assert "1 x http: status 429: full" in err and "1 x closed: the server closed the connection" in err
     saved = only_result(tmp_path)
     keys = {
         *("date", "backend", "label", "model_id", "num_prompts", "request_rate", "burstiness", "max_concurrency"),
@@ -67,30 +75,11 @@ async def test_the_file_has_the_keys_of_vllm_and_a_name_like_its_own(tmp_path: P
         *("request_goodput", "output_throughput", "total_token_throughput", "max_output_tokens_per_s"),
         "max_concurrent_requests",
     }
-    spreads = [
-        f"{figure}_{metric}_ms"
-        for metric in ("ttft", "tpot", "itl", "e2el")
-        for figure in ("mean", "median", "std", "p99", "p99.9")
-    ]
-    assert keys.union(spreads) <= set(saved)
+    spreads = product(("mean", "median", "std", "p99", "p99.9"), ("ttft", "tpot", "itl", "e2el"))
+    assert keys.union("_".join((*one, "ms")) for one in spreads) <= set(saved)
     assert (saved["request_rate"], saved["model_id"], saved["request_goodput"]) == ("inf", "org/m", None)
     assert "ttfts" not in saved
-    (file,) = tmp_path.iterdir()
-    assert file.name == f"lengthwise-infqps-m-{saved['date']}.json"
-
-
-async def test_what_did_not_complete_is_counted_apart_and_told() -> None:
-    broken = Answer([HEAD, chunk(said("a"))], "close")
-    full = plain("429 Too Many Requests", b'{"error":{"message":"full"}}', "Retry-After: 1")
-    flags = ["--num-warmups", "0", "--num-prompts", "4", "--max-concurrency", "1"]
-    async with scripted(MODELS, WHOLE, broken, full, WHOLE) as server:
-        code, out, err = await bench("--base-url", server.url, *RANDOM, *flags)
-    assert code == 0
-    table = shown(out)
-    counts = [table[f"{kind} requests:"] for kind in ("Successful", "Failed", "Rejected", "Cancelled")]
-    assert counts == ["2", "1", "1", "0"]
-    assert table["Warm-up requests (not counted):"] == "0"
-    assert "1 x http: status 429: full" in err and "1 x closed: the server closed the connection" in err
+    assert [file.name for file in tmp_path.iterdir()] == [f"lengthwise-infqps-concurrency1-m-{saved['date']}.json"]
 
 
 async def test_clients_that_leave_are_counted_apart() -> None:

@@ -1,7 +1,6 @@
 """The flags of `lengthwise bench`: their meanings, which are refused, and what they need of the system."""
 
 import argparse
-import math
 import resource
 from functools import partial
 
@@ -37,13 +36,6 @@ def test_server_flags() -> None:
     assert read("--base-url", "https://x/v1", "--port", "9").url == "https://x/v1"
     assert read().headers({"OPENAI_API_KEY": "s"}) == {"Authorization": "Bearer s"}
     assert read("--api-key", "k").headers({"OPENAI_API_KEY": "s"}) == {"Authorization": "Bearer k"}
-
-
-def test_load_flags() -> None:
-    one = read("--request-rate", "inf", "--burstiness", "inf")
-    assert (one.request_rate, one.burstiness) == (math.inf, math.inf)
-    one = read("--cancel-rate", "0.25", "--cancel-delay", "3", "--max-concurrency", "8", "--num-warmups", "0")
-    assert (one.cancel_rate, one.cancel_delay, one.max_concurrency, one.num_warmups) == (0.25, 3.0, 8, 0)
 
 
 def test_request_flags_become_fields_and_the_extra_body_wins() -> None:

@@ -59,8 +59,7 @@ def test_every_kind_of_output_counts() -> None:
     nothing = [delta(content=None), delta(), silent, event(choices=[]), event(), b"data\n\n"]
     for now, data in enumerate(outputs + nothing):
         heard.feed(data, float(now))
-    assert heard.token_times == [0, 1, 2, 3, 4]
-    assert heard.text == "abcd"
+    assert (heard.token_times, heard.text) == ([0, 1, 2, 3, 4], "abcd")
 
 
 def test_events_that_arrive_together_have_one_time_each_the_last_usage_counts_and_queue_time_is_seconds() -> None:
@@ -96,13 +95,11 @@ def test_a_finish_reason_is_an_end_as_well_but_silence_is_not() -> None:
     heard.close()
 
 
-@pytest.mark.parametrize(
-    ("error", "message"), [({"message": "out of memory", "code": 500}, "out of memory"), ("overloaded", "overloaded")]
-)
-def test_an_error_event_fails_the_request(error: object, message: str) -> None:
+@pytest.mark.parametrize("error", [{"message": "overloaded", "code": 500}, "overloaded"])
+def test_an_error_event_fails_the_request(error: object) -> None:
     with pytest.raises(RequestError) as caught:
         Transcript().feed(event(error=error), 0.0)
-    assert (caught.value.failure.kind, caught.value.failure.message) == ("server", message)
+    assert (caught.value.failure.kind, caught.value.failure.message) == ("server", "overloaded")
 
 
 @pytest.mark.parametrize("data", [b"data: {\n\n", b"data: []\n\n", b'data: {"choices":1}\n\n', b"data: \xff\n\n"])
