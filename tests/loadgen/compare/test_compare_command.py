@@ -68,8 +68,7 @@ async def test_a_strategy_beside_a_server_that_is_found_from_end_to_end(tiny_fol
     assert len(lengths) == 3 and len({tokens for _, tokens in lengths}) > 1
     assert held["troubles"] == []
     assert all(len(one["jcts_s"]) == 4 and one["mean_ttft_ms"] > 0 for one in held["plays"])
-    logs = {f"vs-round-{number}.log" for number in (1, 2, 3)}
-    assert {path.name for path in (folder / "logs").iterdir()} == logs
+    assert {path.name for path in (folder / "logs").iterdir()} == {f"vs-round-{number}.log" for number in (1, 2, 3)}
     assert "a-key-of-the" not in (folder / "report.json").read_text() + (folder / "report.html").read_text()
     assert "found against vs, 50 requests/s, mean JCT: " in out
     assert held["num_warmups"] == 1 and "warmed up with 1 request before each of its turns" in out
@@ -116,8 +115,7 @@ async def compare_with_gone(folder: Path, environ: Mapping[str, str] | None = No
     """What is said of a server and an address where none listens."""
     flags = ["--num-prompts", "1", "--num-warmups", "0", "--output", str(folder)]
     async with scripted(*[NO_METRICS, MODELS, WHOLE, NO_METRICS] * 3) as good:
-        urls = f"gone=http://127.0.0.1:1,good={good.url}"
-        code, _, err = await compare("--urls", urls, *flags, environ=environ)
+        code, _, err = await compare("--urls", f"gone=http://127.0.0.1:1,good={good.url}", *flags, environ=environ)
     assert code == 1
     return err
 

@@ -22,18 +22,10 @@ def test_the_machine_and_the_versions_are_named() -> None:
 
 
 def test_only_settings_are_told_and_no_secrets() -> None:
-    environ = {
-        "LENGTHWISE_DTYPE": "float32",
-        "LENGTHWISE_API_KEY": "s3cret",
-        "LENGTHWISE_MAX_NUM_BATCHED_TOKENS": "64",
-        "LENGTHWISE_OTLP_TRACES_ENDPOINT": "http://me:s3cret@traces:4318",
-        "HOME": "/home/me",
-        "OMP_NUM_THREADS": "2",
-    }
-    endpoint = "http://(hidden)@traces:4318"
-    hidden = {"LENGTHWISE_API_KEY": "(hidden)", "LENGTHWISE_OTLP_TRACES_ENDPOINT": endpoint}
-    told = {name: value for name, value in environ.items() if name != "HOME"}
-    assert collect_settings(environ) == told | hidden
+    told = {"LENGTHWISE_DTYPE": "float32", "LENGTHWISE_MAX_NUM_BATCHED_TOKENS": "64", "OMP_NUM_THREADS": "2"}
+    secrets = {"LENGTHWISE_API_KEY": "s3cret", "LENGTHWISE_OTLP_TRACES_ENDPOINT": "http://me:s3cret@traces:4318"}
+    hidden = {"LENGTHWISE_API_KEY": "(hidden)", "LENGTHWISE_OTLP_TRACES_ENDPOINT": "http://(hidden)@traces:4318"}
+    assert collect_settings({**told, **secrets, "HOME": "/home/me"}) == told | hidden
 
 
 SECRET = "s3cret"
