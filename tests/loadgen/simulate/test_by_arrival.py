@@ -91,8 +91,7 @@ def test_there_is_no_comparison_before_enough_answers_have_waited() -> None:
 
 def test_the_last_of_two_that_goes_first_makes_the_first_wait_for_it() -> None:
     """By hand, on one slot: a of 10 s comes before b of 1 s, and b is served first; in turn they end at 10 and 11."""
-    begun = [100.0 + 10 * at for at in range(FEWEST_WAITED)]
-    other = [EndedAnswer(at, at, at + 5, 1, waited=True) for at in begun]
+    other = [EndedAnswer(at, at, at + 5, 1, waited=True) for at in [100.0 + 10 * at for at in range(FEWEST_WAITED)]]
     told = compare([*other, EndedAnswer(0.0, 1.5, 11.5, 10, waited=True), EndedAnswer(0.1, 0.5, 1.5, 1, waited=True)])
     assert told is not None
     assert told.latency * told.answers == pytest.approx(5 * FEWEST_WAITED + 11.5 + 1.4)

@@ -14,7 +14,6 @@ from loadgen.simulate.load import fit_load, simulated_load
 from loadgen.simulate.node import Node
 from loadgen.simulate.run import machine_of
 from loadgen.workload.lengths import RequestLengths
-from scheduler.options import Scheduling
 from scheduler.serving_time.bilinear import Bilinear, FitErrors
 from scheduler.serving_time.profile_file import Conditions, Profile, write_profile
 from tests.loadgen.workload.args import options, write_trace
@@ -54,8 +53,7 @@ def test_strategies_stand_side_by_side(tmp_path: Path, capsys: pytest.CaptureFix
 @pytest.mark.parametrize("flags", [SHORT, ("--rate", "4", "--duration", "2"), (*SHORT, "--burstiness", "0.5")])
 def test_the_load_is_repeatable_and_as_long_as_asked_for(flags: tuple[str, ...]) -> None:
     one, two = (simulated_load(read(*flags, "--seed", "3")) for _ in range(2))
-    other = simulated_load(read(*flags, "--seed", "4"))
-    assert one == two != other
+    assert one == two != simulated_load(read(*flags, "--seed", "4"))
     assert len(one) == 8 and one[-1].arrival == pytest.approx(2.0)
 
 
@@ -110,14 +108,6 @@ def test_each_request_needs_a_length(tmp_path: Path, capsys: pytest.CaptureFixtu
     file.write_text("5\n" * lines)
     assert run(*SHORT, "--prediction", f"file:{file}", "--strategies", "lengthwise") == code
     assert (f"holds {lines} lengths for 8 requests" in capsys.readouterr().err) is bool(code)
-
-
-def test_what_strategies_may_be_told_reaches_them() -> None:
-    flags = ("--batch-wait-timeout", "0.5", "--max-batch-size", "3", "--out-of-turn", "0.25")
-    given = read(*SHORT, "--aging-factor", "2.5", "--boost-gamma", "2", *flags)
-    assert isinstance(given, Scheduling), "so that batchers get it whole"
-    told = (given.aging_factor, given.batch_wait_timeout, given.max_batch_size, given.out_of_turn, given.boost_gamma)
-    assert told == (2.5, 0.5, 3, 0.25, 2.0)
 
 
 @pytest.mark.parametrize("by_name", [True, False])

@@ -99,8 +99,7 @@ def test_nothing_changes_for_calls_of_no_program(load: str, workers: int) -> Non
 
 
 def test_what_belongs_to_no_run_is_measured_apart() -> None:
-    trace = [*draw_runs(3, 10.0, 1 / 64, seed=1), RequestLengths(2.0, 100, 10)]
-    figures = measure_simulation(played(trace))
+    figures = measure_simulation(played([*draw_runs(3, 10.0, 1 / 64, seed=1), RequestLengths(2.0, 100, 10)]))
     assert figures["runs"] == 3 and figures["mean_other_jct_ms"] > 0
     assert "runs" not in measure_simulation(played([RequestLengths(2.0, 100, 10)]))
 

@@ -69,8 +69,7 @@ def test_ranges_are_written_out_with_their_last_value() -> None:
 
 
 def test_every_combination_is_played_the_last_axis_fastest() -> None:
-    axes = read_axes(["rate=1,2", "seed=3,4"])
-    points = list(list_points(SimulateFlags(workers=2), axes))
+    points = list(list_points(SimulateFlags(workers=2), read_axes(["rate=1,2", "seed=3,4"])))
     played = [(flags.rate, flags.seed, flags.workers) for _, flags in points]
     assert played == [(1.0, 3, 2), (1.0, 4, 2), (2.0, 3, 2), (2.0, 4, 2)]
     assert points[1][0] == {"rate": "1", "seed": "4"}
@@ -125,9 +124,7 @@ def test_the_same_point_alone_has_the_same_figures(tmp_path: Path) -> None:
     assert [row for row in rows if row[0] == "2"] == same
 
 
-def test_what_is_cut_off_keeps_the_simulations_that_had_ended(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ctrl_c_in_sweep(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """Minutes of a sweep were lost with the last of its points."""
     table, begun = tmp_path / "out.csv", []
 
