@@ -124,15 +124,10 @@ def test_rows_have_what_they_asked_for_and_runs_can_be_repeated(engines: dict[st
         assert turn.seconds > 0 and turn.steps and min(turn.steps) >= 0
 
 
-def test_steps_of_generate_are_those_between_tokens(engines: dict[str, Run]) -> None:
-    # The clock is read at each of five steps, and once before and after all.
-    turn = engines["generate"](ROWS)
-    assert turn.seconds == 5 + 1 and turn.steps == (1.0,) * 4
-
-
-def test_steps_of_this_engine_are_turns_in_which_nothing_is_read(engines: dict[str, Run]) -> None:
-    turn = engines["lengthwise"](ROWS[:1])
-    assert turn.seconds == 5 and turn.steps == (1.0,) * 4
+def test_steps_are_those_between_tokens_and_turns_in_which_nothing_is_read(engines: dict[str, Run]) -> None:
+    """For generate the clock is read at each of five steps, and once before and after all."""
+    ours, generated = engines["lengthwise"](ROWS[:1]), engines["generate"](ROWS)
+    assert (ours.seconds, generated.seconds, ours.steps, generated.steps) == (5, 5 + 1, (1.0,) * 4, (1.0,) * 4)
 
 
 def test_a_row_that_no_memory_holds_is_told(tiny_model: LoadedModel, tiny_text: Text) -> None:

@@ -91,8 +91,7 @@ def figures_of(**changes: float) -> Figures:
 def test_differences_are_geometric_means_with_the_worst_cell() -> None:
     better = figures_of(mean_jct_ms=5.0, p99_jct_ms=11.2, request_throughput=2.2, later=0.3, wait=4.0)
     worse = figures_of(mean_jct_ms=10.4, p100_jct_ms=22.5, request_throughput=1.0, later=0.9)
-    results = {ONE: {BASE: figures_of(), "a": better}, OTHER: {BASE: figures_of(), "a": worse}}
-    cells = list(results.values())
+    cells = list({ONE: {BASE: figures_of(), "a": better}, OTHER: {BASE: figures_of(), "a": worse}}.values())
     same, *_ = run.compare(cells, BASE)
     typical, most, least = run.compare(cells, "a")
     assert same["mean_jct_ms"] == 0.0

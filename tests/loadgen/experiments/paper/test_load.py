@@ -92,8 +92,7 @@ def test_the_error_of_predictions_is_the_one_asked_for() -> None:
     with the mean's factor, times n²; solved here for σ = 0.1."""
     sigma = 0.1
     square = np.exp(3 * sigma**2) - 2 * np.exp(sigma**2) + 1
-    found = load.sigma_for_rmse([200] * 20_000, 200 * float(np.sqrt(square)))
-    assert found == pytest.approx(sigma, rel=0.01)
+    assert load.sigma_for_rmse([200] * 20_000, 200 * float(np.sqrt(square))) == pytest.approx(sigma, rel=0.01)
 
 
 def test_classes_are_told_apart_as_well_as_asked_for() -> None:

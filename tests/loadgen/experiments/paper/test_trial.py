@@ -156,8 +156,7 @@ def test_a_mode_whose_baseline_answered_nothing_in_time_is_skipped() -> None:
 
 def test_answers_of_one_token_make_no_batches_to_compare() -> None:
     """They ended in a division by zero: nothing decodes, so batches have no size and no token is invalid."""
-    lines = [line(name, batch_size=0.0, invalid=0.0) for name in ("sls", "scls")]
-    rows = main_rows(PaperRuns(lines), "hf")
+    rows = main_rows(PaperRuns([line(name, batch_size=0.0, invalid=0.0) for name in ("sls", "scls")]), "hf")
     for what in ("batch size", "invalid tokens"):
         assert find(rows, what).measured.startswith("skipped: ")
 

@@ -4,6 +4,7 @@ import argparse
 import json
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from rich.console import Console
@@ -13,19 +14,7 @@ from loadgen.commands import add_simulate
 from loadgen.console import show_table
 from loadgen.experiments.validation import validate
 from loadgen.experiments.validation.play import play
-from loadgen.experiments.validation.validate import (
-    FULL,
-    PROBE,
-    QUICK,
-    Quantity,
-    RunSize,
-    ValidationVerdict,
-    compare,
-    lengths,
-    paced,
-    tabulate,
-    verdict_json,
-)
+from loadgen.experiments.validation.validate import QUICK, Quantity, ValidationVerdict, lengths, paced
 from loadgen.simulate.figures import measure_latencies
 from loadgen.simulate.flags import ValidateFlags
 from loadgen.simulate.simulation import Served
@@ -36,6 +25,7 @@ from scheduler.serving_time.profile_file import Profile, write_profile
 from server.cli import main as cli
 from server.composition.devices import conditions_of
 from server.config import ServeConfig
+from tests.server.cli.commands.runner import run_command
 
 COST = Bilinear(0, 0, 0, 0.01, 0, 0, 0, 0.002)
 
@@ -116,10 +106,10 @@ def parse(*flags: str) -> ValidateFlags:
     return read_options(args, ValidateFlags)
 
 
-@pytest.mark.parametrize(("flags", "size"), [((), FULL), (("--quick",), QUICK)])
-def test_without_a_rate_all_requests_are_there_to_probe(flags: tuple[str, ...], size: RunSize) -> None:
+@pytest.mark.parametrize(("flags", "size"), [((), validate.FULL), (("--quick",), QUICK)])
+def test_without_a_rate_all_requests_are_there_to_probe(flags: tuple[str, ...], size: validate.RunSize) -> None:
     made = lengths(parse(*flags), context_length=10_000)
-    assert len(made) == PROBE and {one.arrival for one in made} == {0.0}
+    assert len(made) == validate.PROBE and {one.arrival for one in made} == {0.0}
     assert max(one.input_length for one in made) == size.max_input
 
 
@@ -143,30 +133,24 @@ def test_requests_come_at_the_rate() -> None:
     assert paced(args, probe, 2.8) == made
 
 
-@pytest.mark.parametrize(
-    ("flags", "pace", "requests"), [(["--quick"], 0.001, QUICK.least), (["--num-requests", "12"], 5.0, 12)]
-)
+FEW = [(["--quick"], 0.001, QUICK.least), (["--num-requests", "12"], 5.0, 12)]
+
+
+@pytest.mark.parametrize(("flags", "pace", "requests"), FEW)
 def test_slow_machines_serve_a_few_and_a_number_shortens_a_check(flags: list[str], pace: float, requests: int) -> None:
     args = parse(*flags)
     assert len(paced(args, lengths(args, 4096), pace)) == requests
 
 
-@pytest.mark.parametrize(
-    ("flags", "strategies"),
-    [((), ("vs", "magnus", "scls", "baton-pd", "lengthwise")), (("--strategies", "so"), ("so",))],
-)
+ASKED = [((), ("vs", "magnus", "scls", "baton-pd", "lengthwise")), (("--strategies", "so"), ("so",))]
+
+
+@pytest.mark.parametrize(("flags", "strategies"), ASKED)
 def test_the_command_hands_over_to_the_validator(flags: tuple[str, ...], strategies: tuple[str, ...]) -> None:
-    seen: list[ValidateFlags] = []
-
-    def validator(asked: ValidateFlags) -> int:
-        seen.append(asked)
-        return 7
-
-    parser = argparse.ArgumentParser()
-    add_simulate(parser.add_subparsers(), validator)
-    args = parser.parse_args(["simulate", "--validate", "some-model", *flags])
-    assert args.run(args) == 7
-    assert (seen[0].validate, seen[0].strategies) == ("some-model", strategies)
+    validator = Mock(return_value=7)
+    code = run_command(lambda below: add_simulate(below, validator), "simulate", "--validate", "some-model", *flags)
+    asked = validator.call_args.args[0]
+    assert (code, asked.validate, asked.strategies) == (7, "some-model", strategies)
 
 
 @pytest.mark.parametrize(("simulated", "holds"), [(9.51, True), (10.49, True), (9.4, False), (10.6, False)])
@@ -184,7 +168,7 @@ def served(*ends: float) -> list[Served]:
 
 def test_all_quantities_are_compared() -> None:
     real, slow = measure_latencies(served(2.0, 4.0)), measure_latencies(served(2.0, 8.0))
-    found = compare(real, real, [slow, measure_latencies(served(2.0, 6.0))])
+    found = validate.compare(real, real, [slow, measure_latencies(served(2.0, 6.0))])
     parts = ("mean TTFT (s)", "mean TPOT (s)", "mean JCT (s)", "p99 TTFT (s)", "p99 TPOT (s)", "p99 JCT (s)")
     assert list(found) == [*parts, "throughput (req/s)"]
     assert found["mean JCT (s)"] == Quantity(3.0, 3.0, 4.5, spread=0.5), "the mean of both simulations"
@@ -196,7 +180,7 @@ def test_all_quantities_are_compared() -> None:
 
 def test_it_is_told_in_figures() -> None:
     one = ValidationVerdict("vs", 0.9, 40, 1.25, {"mean JCT (s)": Quantity(10.0, 8.0, 12.0)})
-    told = verdict_json(one)
+    told = validate.verdict_json(one)
     quantities = told.pop("quantities")
     assert told == {"strategy": "vs", "rho": 0.9, "requests": 40, "holds": False, "slowdown": 1.25}
     figures = {"real": 10.0, "profiled": 8.0, "simulated": 12.0, "bound": 0.05, "spread": 0.0}
@@ -204,5 +188,5 @@ def test_it_is_told_in_figures() -> None:
     assert quantities == {"mean JCT (s)": figures | changes}
     console = Console(width=180)
     with console.capture() as shown:
-        console.print(show_table(tabulate([one])))
+        console.print(show_table(validate.tabulate([one])))
     assert all(part in shown.get() for part in ("-20.0%", "1.25", "+20.0%", "0.9", "no"))
