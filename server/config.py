@@ -1,4 +1,4 @@
-"""Settings as flags, LENGTHWISE_ variables and TOML keys; the docstring below a field is its help, the first line of a
+"""Settings as flags, LENGTHWISE_ variables and TOML keys; a field's help may stand below it, the first line of a
 class its group's title.
 """
 
@@ -58,8 +58,7 @@ class Model:
     """how weights are kept; CUDA: int4, fp8; auto: 16-bit ones stay so where a CPU multiplies in float32, else none"""
     kernels: str = option("auto", choices=lambda: tuple(Kernels))
     """who computes a pass on a CPU: this server's compiled kernels, or torch's; auto: compiled ones where they can"""
-    chat_template: Path | None = option(None)
-    """file with a Jinja chat template; default: the model's own"""
+    chat_template: Path | None = option(None, "file with a Jinja chat template; default: the model's own")
     override_generation_config: dict[str, Any] | None = option(None, check=check_overrides)
     """fields in place of the model's own generation_config.json, as {"temperature": 0.2}"""
     default_max_tokens: Count | None = option(None)
@@ -108,8 +107,7 @@ class Execution:
     """host memory for the KV cache of prompts that may come again, in GiB; default: an eighth of what is free"""
     gpu_memory_utilization: Annotated[float, Meta(ge=0.01, le=1)] = option(0.9)
     """share of a CUDA device's memory to use, weights included"""
-    enforce_eager: bool = option(False)
-    """decode without CUDA graphs"""
+    enforce_eager: bool = option(False, "decode without CUDA graphs")
     batch_invariant: bool = option(False)
     """refuse to start unless compiled kernels make each answer independent, bit for bit, of those beside it"""
     stall_timeout: NonNegative = option(120.0)
@@ -137,10 +135,8 @@ class LengthPrediction:
 
     length_predictor: str | None = option(None, choices=lambda: tuple(Length))
     """predictor of the lengths of answers; default: the strategy's own"""
-    embedder: str = option(DEFAULT_EMBEDDER)
-    """sentence embedder of the forest and of the length cache"""
-    embedder_max_tokens: Count = option(EMBEDDER_MAX_TOKENS)
-    """tokens of a text that the embedder reads"""
+    embedder: str = option(DEFAULT_EMBEDDER, "sentence embedder of the forest and of the length cache")
+    embedder_max_tokens: Count = option(EMBEDDER_MAX_TOKENS, "tokens of a text that the embedder reads")
     instruction_split: str = option("system", choices=lambda: tuple(InstructionSplit))
     """where the instruction of a prompt without system message is"""
     length_cache_size: Natural | None = option(None)
@@ -153,20 +149,14 @@ class Recording:
 
     prediction_timeout: NonNegative = option(0.01)
     """how long a request that has to queue is held back for its predicted length"""
-    learning_interval: NonNegative = option(180.0)
-    """how often the forest learns from the requests served; 0: never"""
-    journal: Path | None = option(None)
-    """file in which ended requests are recorded; default: in the cache folder"""
-    no_journal: bool = option(False)
-    """record nothing, so that nothing learned outlives the server"""
-    journal_max_age: Positive | None = option(None)
-    """days after which recorded requests are deleted; default: never"""
+    learning_interval: NonNegative = option(180.0, "how often the forest learns from the requests served; 0: never")
+    journal: Path | None = option(None, "file in which ended requests are recorded; default: in the cache folder")
+    no_journal: bool = option(False, "record nothing, so that nothing learned outlives the server")
+    journal_max_age: Positive | None = option(None, "days after which recorded requests are deleted; default: never")
     journal_max_size: Annotated[float, Meta(ge=0.001)] = option(1.0)
     """GiB that the journal may grow to; its oldest entries make room for new ones"""
-    journal_sync: bool = option(False)
-    """hold the end of each answer back until it is recorded on the disk"""
-    journal_prompts: bool = option(False)
-    """record prompts as well, not only the numbers computed from them"""
+    journal_sync: bool = option(False, "hold the end of each answer back until it is recorded on the disk")
+    journal_prompts: bool = option(False, "record prompts as well, not only the numbers computed from them")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -215,16 +205,14 @@ class Backends:
     """key for backends without a file; default: none, or, where no keys are set here, what each client sends"""
     pass_client_keys: bool = option(False)
     """send backends the keys by which clients are let in here, and leave it to them to keep these apart"""
-    pass_unknown: bool = option(False)
-    """pass on calls to any path below /v1, not only to known ones"""
+    pass_unknown: bool = option(False, "pass on calls to any path below /v1, not only to known ones")
     no_retry: bool = option(False)
     """never send a call to a backend again; default: at most twice, before its first byte, if nothing is kept of it"""
     first_byte_timeout: NonNegative = option(0.0)
     """how long a backend may take to an answer's first byte, its queue and the prompt included; 0: for ever"""
     idle_timeout: NonNegative = option(600.0)
     """how long a backend may send nothing more of an answer that has begun; 0: for ever"""
-    wait: bool = option(False)
-    """wait at the start until each backend answers"""
+    wait: bool = option(False, "wait at the start until each backend answers")
     slots: Count | None = option(None)
     """calls that a backend answers at a time; default: what is seen, or llama.cpp reports"""
 
