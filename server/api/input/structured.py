@@ -92,7 +92,7 @@ def _read(body: TextBody, tools: Toolbox, closed: bool) -> tuple[Grammar | None,
     answer, param = _answer(body, closed)
     if tools.must_call:
         answer, param = calls_grammar(tools), "tools"
-    elif tools and answer is not None:
+    elif tools.offered and answer is not None:
         answer = calls_grammar(tools, answer)
     if answer is not None and body.replay_tokens is not None:
         raise invalid("replay_tokens", "an answer of a given length cannot also be structured; leave one out")

@@ -36,9 +36,6 @@ class Toolbox:
     must_call: bool = False
     parallel: bool = True  # several calls an answer
 
-    def __bool__(self) -> bool:
-        return bool(self.offered)
-
     @property
     def callable(self) -> list[tuple[int, Tool]]:
         """With their places."""
@@ -50,9 +47,7 @@ NO_TOOLS = Toolbox()
 
 def toolbox(body: ChatBody, *, closed: bool = False) -> Toolbox:
     """None where calls are forbidden; `closed` schemas allow only named properties. Raises ApiError 400."""
-    tools = tuple(
-        _tool(tool.function, f"tools[{place}].function", closed) for place, tool in enumerate(body.tools or [])
-    )
+    tools = tuple(_tool(one.function, f"tools[{at}].function", closed) for at, one in enumerate(body.tools or []))
     names = [tool.name for tool in tools]
     for place, name in enumerate(names):
         if name in names[:place]:
@@ -136,7 +131,7 @@ def plain_turns(turns: Sequence[Turn], tools: Toolbox) -> list[Turn]:
             kept = {} if is_result else {name: turn[name] for name in KEPT if name in turn}
             plain.append({"role": "user" if is_result else turn["role"], "content": content, **kept})
         results = is_result
-    return _instructed(plain, tools) if tools else plain
+    return _instructed(plain, tools) if tools.offered else plain
 
 
 def join_turns(turns: Sequence[Turn], *, system: bool) -> list[Turn]:
