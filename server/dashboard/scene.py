@@ -64,15 +64,14 @@ class DashboardState:
     def receive(self, report: Report) -> None:
         self._stirred = True
         now, lanes = self._dispatcher.now() - self._epoch, self._lanes[report.executor]
-        match report:
-            case StepReport():
-                self._tokens += report.tally
-                self._seconds[report.executor] = report.seconds
-                worker = next(worker for worker in self._dispatcher.workers if worker.index == report.executor)
-                lanes.prune(worker.requests.keys(), now)
-                lanes.report(report, worker.requests, now)
-            case ExecutorDied():
-                lanes.clear(now)
+        if isinstance(report, StepReport):
+            self._tokens += report.tally
+            self._seconds[report.executor] = report.seconds
+            worker = next(worker for worker in self._dispatcher.workers if worker.index == report.executor)
+            lanes.prune(worker.requests.keys(), now)
+            lanes.report(report, worker.requests, now)
+        elif isinstance(report, ExecutorDied):
+            lanes.clear(now)
         if not self._moments or now >= self._moments[-1].t + SECOND:
             self._moments.append(self._moment(now))
 

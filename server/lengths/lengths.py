@@ -90,10 +90,8 @@ class Lengths:
         """What waits, in turns of MOST_AGAIN."""
         if self.front is None:
             return
-        waiting = [
-            one for one, (query, *_) in self._open.items() if query.scope == scope and one.state is State.WAITING
-        ]
-        for request in waiting[:MOST_AGAIN]:
+        own = (one for one, (query, *_) in self._open.items() if query.scope == scope)
+        for request in [one for one in own if one.state is State.WAITING][:MOST_AGAIN]:
             query, prediction, revise = self._open.pop(request)
             if prediction is not None and prediction.late not in self._expecting:
                 late = self.front.ask_again(query)

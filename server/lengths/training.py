@@ -66,12 +66,8 @@ def _train_forest(args: argparse.Namespace, cores: int, bars: Bars) -> str:
         PredictorContestant.OLD: f"the old forest is better and stays in {path}",
         PredictorContestant.PLAIN: f"no forest beats the user input length, so none is installed; {path} stays",
     }
-    return _lines(
-        held_out,
-        f"{rows} rows, {instructions} instructions",
-        f"mean absolute error on {contest.rows} rows held out: {errors}",
-        kept[contest.winner],
-    )
+    mean = f"mean absolute error on {contest.rows} rows held out: {errors}"
+    return _lines(held_out, f"{rows} rows, {instructions} instructions", mean, kept[contest.winner])
 
 
 def _write(path: Path, save: Callable[[], object]) -> None:
