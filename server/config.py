@@ -147,8 +147,7 @@ class LengthPrediction:
 class Recording:
     """Recording: what is kept of requests that have ended, and learned from it."""
 
-    prediction_timeout: NonNegative = option(0.01)
-    """how long a request that has to queue is held back for its predicted length"""
+    prediction_timeout: NonNegative = option(0.01, "how long a request that queues waits for its predicted length")
     learning_interval: NonNegative = option(180.0, "how often the forest learns from the requests served; 0: never")
     journal: Path | None = option(None, "file in which ended requests are recorded; default: in the cache folder")
     no_journal: bool = option(False, "record nothing, so that nothing learned outlives the server")
@@ -163,16 +162,14 @@ class Recording:
 class AnswerSettings:
     """Answers: what requests may ask for."""
 
-    max_file_bytes: Annotated[int, Meta(ge=1024)] = option(100 * 1024 * 1024)
-    """largest file that may be sent for a batch"""
+    max_file_bytes: Annotated[int, Meta(ge=1024)] = option(100 * 1024 * 1024, "largest file sent for a batch")
     files_size: NonNegative = option(1.0)
     """disk for files that clients send for batches, in GiB; answers may take as much again; 0: no files, no batches"""
     stored_response_bytes: Natural = option(64 * 1024 * 1024)
-    """responses that are kept, in memory, for previous_response_id; 0: none"""
+    """responses kept in memory for previous_response_id; 0: none"""
     prefix_cache_shared: bool = option(False)
-    """let prompts kept for one key serve other keys, which can notice by their answers' times"""
-    allow_replay: bool = option(False)
-    """let requests bring the length of their answer, replay_tokens: for benchmarks, not for users"""
+    """let prompts kept for one key serve others, which answers' times can show"""
+    allow_replay: bool = option(False, "let requests bring their answer's length (replay_tokens), for benchmarks only")
     no_structured_outputs: bool = option(False)
     """refuse requests whose answers must match a schema or a grammar, calls that are required too"""
     close_schemas: bool = option(False)
@@ -210,11 +207,9 @@ class Backends:
     """never send a call to a backend again; default: at most twice, before its first byte, if nothing is kept of it"""
     first_byte_timeout: NonNegative = option(0.0)
     """how long a backend may take to an answer's first byte, its queue and the prompt included; 0: for ever"""
-    idle_timeout: NonNegative = option(600.0)
-    """how long a backend may send nothing more of an answer that has begun; 0: for ever"""
+    idle_timeout: NonNegative = option(600.0, "how long a backend may pause within an answer; 0: for ever")
     wait: bool = option(False, "wait at the start until each backend answers")
-    slots: Count | None = option(None)
-    """calls that a backend answers at a time; default: what is seen, or llama.cpp reports"""
+    slots: Count | None = option(None, "calls a backend answers at a time; default: what is seen, or llama.cpp reports")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

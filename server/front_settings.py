@@ -28,8 +28,7 @@ _HOST = partial(_check, r"[^/\s]+", "host's name, which has neither spaces nor h
 class Admission:
     """Admission: which requests are accepted."""
 
-    max_num_queued_reqs: Natural = option(4096)
-    """most requests that may wait; further calls are refused with 429 and Retry-After"""
+    max_num_queued_reqs: Natural = option(4096, "requests that may wait; others are refused with 429 and Retry-After")
     max_num_queued_tokens: Count | None = option(None)
     """most tokens of the requests that may wait: prompts, and answers as predicted or as long as max_tokens allows"""
     requests_per_minute: Count | None = option(None, "generating requests that a key may make in any minute")
@@ -46,10 +45,8 @@ class AccessSettings:
 
     api_key: tuple[str, ...] = option((), secret=True)
     """API keys, one of which each call must have; others can read flags, so better use a file"""
-    api_key_file: Path | None = option(None)
-    """file with API keys, one a line, each followed by its weight if it has one"""
-    allowed_origins: tuple[str, ...] = option((), check=_ORIGIN)
-    """origins whose pages may call the API from a browser; *: all"""
+    api_key_file: Path | None = option(None, "file with API keys, one a line, followed by its weight if it has one")
+    allowed_origins: tuple[str, ...] = option((), "origins whose pages may call the API; *: all", check=_ORIGIN)
     allowed_methods: tuple[str, ...] = option(("*",), "HTTP methods that pages of allowed origins may use")
     allowed_headers: tuple[str, ...] = option(("*",), "headers that pages of allowed origins may send")
     allowed_hosts: tuple[str, ...] = option((), check=_HOST)
