@@ -26,7 +26,7 @@ from scheduler.serving_time.bilinear import TYPICAL_TOKENS
 from server.api.health import LIFE
 from server.batches.batches import stop_batches
 from server.config import FrontConfig
-from server.http.front import OPEN, Front, build_front, reload_on_hangup
+from server.http.front import FRONT, OPEN, Front, build_front, reload_on_hangup
 from server.http.listener import Listener, raise_file_limit, require_c_parser
 from server.http.port import address_of, explain, is_public, publish, taken, unpublish
 from server.http.service import HostMachine, Service, build_app
@@ -112,7 +112,7 @@ async def _until_end(app: web.Application, service: Service, signals: Signals, n
     app[LIFE].draining = True
     await stop_batches(app)
     notifier.stopping("draining")
-    await drain(service, service.limits.shutdown_timeout, signals.second)
+    await drain(service, app[FRONT].settings.shutdown_timeout, signals.second)
     return 0
 
 
