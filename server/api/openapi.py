@@ -86,10 +86,9 @@ def _operation(operation: Operation) -> dict[str, Any]:
     success |= {media: {} for media in operation.other}
     # of any status but 200
     error = _json(ErrorBody if operation.dialect is None else operation.dialect.error)
-    described["responses"] = {
-        "200": {"description": "Success", "headers": PARTS["headers"], "content": success},
-        "default": {"description": "An error", "headers": PARTS["headers"] | PARTS["retry"], "content": error},
-    }
+    fine = {"description": "Success", "headers": PARTS["headers"], "content": success}
+    failed = {"description": "An error", "headers": PARTS["headers"] | PARTS["retry"], "content": error}
+    described["responses"] = {"200": fine, "default": failed}
     return described
 
 

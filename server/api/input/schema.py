@@ -39,10 +39,8 @@ def told(**schema: object) -> Meta:
 
 def one_kind(most: int) -> Meta:
     """A text or token ids, or up to `most` of either."""
-    several: list[dict[str, object]] = [
-        {"items": {"type": "string", "minLength": 1}, "maxItems": most},
-        {"items": {"type": "array", "minItems": 1}, "maxItems": most},
-    ]
+    kinds: list[dict[str, object]] = [{"type": "string", "minLength": 1}, {"type": "array", "minItems": 1}]
+    several = [{"items": kind, "maxItems": most} for kind in kinds]
     return told(allOf=[{"anyOf": [{"type": "string"}, {"items": {"type": "integer", "minimum": 0}}, *several]}])
 
 
