@@ -1,7 +1,5 @@
 """The composition root: from a configuration to a running service."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import threading
@@ -92,7 +90,7 @@ async def open_service(config: ServeConfig) -> AsyncIterator[Service]:
 
 
 async def _load_beside_predictor(
-    stack: AsyncExitStack, config: ServeConfig, relay: Relay, metrics: MetricsCollector
+    stack: AsyncExitStack, config: ServeConfig, relay: "Relay", metrics: MetricsCollector
 ) -> tuple[Loaded, Lengths]:
     predictor = await stack.enter_async_context(open_predictor(config))
     niced = stack.enter_context(closing(NicedProcess()))

@@ -47,10 +47,8 @@ class DashboardState:
         self.forget()
 
     def begin(self) -> None:
-        self._lanes = {
-            worker.index: RowTimeline(worker.index, self._changes, worker.requests.values(), self._now())
-            for worker in self._dispatcher.workers
-        }
+        now, workers = self._now(), self._dispatcher.workers
+        self._lanes = {one.index: RowTimeline(one.index, self._changes, one.requests.values(), now) for one in workers}
 
     def forget(self) -> None:
         for news in (self._changes, self._fresh, self._firsts):

@@ -161,7 +161,7 @@ class ItemWords(Words):
         if not self.items:  # an empty text
             yield from self._begin(None)
         last, cut = self.items[-1], part.update.finish_reason is FinishReason.LENGTH
-        if last.call is not None and isinstance(try_json(last.text), dict):
+        if cut and last.call is not None and isinstance(try_json(last.text), dict):
             cut = False  # behind a call that is complete
         yield from self._close("incomplete" if cut else "completed")
         yield from self.ending(part.update)
