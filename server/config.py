@@ -1,4 +1,4 @@
-"""Settings as flags, LENGTHWISE_ variables and TOML keys; the docstring below a field is its help, the first line of a
+"""Settings as flags, LENGTHWISE_ variables and TOML keys; a field's help may stand below it, the first line of a
 class its group's title.
 """
 
@@ -58,8 +58,7 @@ class Model:
     """how weights are kept; CUDA: int4, fp8; auto: 16-bit ones stay so where a CPU multiplies in float32, else none"""
     kernels: str = option("auto", choices=lambda: tuple(Kernels))
     """who computes a pass on a CPU: this server's compiled kernels, or torch's; auto: compiled ones where they can"""
-    chat_template: Path | None = option(None)
-    """file with a Jinja chat template; default: the model's own"""
+    chat_template: Path | None = option(None, "file with a Jinja chat template; default: the model's own")
     override_generation_config: dict[str, Any] | None = option(None, check=check_overrides)
     """fields in place of the model's own generation_config.json, as {"temperature": 0.2}"""
     default_max_tokens: Count | None = option(None)
@@ -108,8 +107,7 @@ class Execution:
     """host memory for the KV cache of prompts that may come again, in GiB; default: an eighth of what is free"""
     gpu_memory_utilization: Annotated[float, Meta(ge=0.01, le=1)] = option(0.9)
     """share of a CUDA device's memory to use, weights included"""
-    enforce_eager: bool = option(False)
-    """decode without CUDA graphs"""
+    enforce_eager: bool = option(False, "decode without CUDA graphs")
     batch_invariant: bool = option(False)
     """refuse to start unless compiled kernels make each answer independent, bit for bit, of those beside it"""
     stall_timeout: NonNegative = option(120.0)
@@ -137,10 +135,8 @@ class LengthPrediction:
 
     length_predictor: str | None = option(None, choices=lambda: tuple(Length))
     """predictor of the lengths of answers; default: the strategy's own"""
-    embedder: str = option(DEFAULT_EMBEDDER)
-    """sentence embedder of the forest and of the length cache"""
-    embedder_max_tokens: Count = option(EMBEDDER_MAX_TOKENS)
-    """tokens of a text that the embedder reads"""
+    embedder: str = option(DEFAULT_EMBEDDER, "sentence embedder of the forest and of the length cache")
+    embedder_max_tokens: Count = option(EMBEDDER_MAX_TOKENS, "tokens of a text that the embedder reads")
     instruction_split: str = option("system", choices=lambda: tuple(InstructionSplit))
     """where the instruction of a prompt without system message is"""
     length_cache_size: Natural | None = option(None)
@@ -151,38 +147,29 @@ class LengthPrediction:
 class Recording:
     """Recording: what is kept of requests that have ended, and learned from it."""
 
-    prediction_timeout: NonNegative = option(0.01)
-    """how long a request that has to queue is held back for its predicted length"""
-    learning_interval: NonNegative = option(180.0)
-    """how often the forest learns from the requests served; 0: never"""
-    journal: Path | None = option(None)
-    """file in which ended requests are recorded; default: in the cache folder"""
-    no_journal: bool = option(False)
-    """record nothing, so that nothing learned outlives the server"""
-    journal_max_age: Positive | None = option(None)
-    """days after which recorded requests are deleted; default: never"""
+    prediction_timeout: NonNegative = option(0.01, "how long a request that queues waits for its predicted length")
+    learning_interval: NonNegative = option(180.0, "how often the forest learns from the requests served; 0: never")
+    journal: Path | None = option(None, "file in which ended requests are recorded; default: in the cache folder")
+    no_journal: bool = option(False, "record nothing, so that nothing learned outlives the server")
+    journal_max_age: Positive | None = option(None, "days after which recorded requests are deleted; default: never")
     journal_max_size: Annotated[float, Meta(ge=0.001)] = option(1.0)
     """GiB that the journal may grow to; its oldest entries make room for new ones"""
-    journal_sync: bool = option(False)
-    """hold the end of each answer back until it is recorded on the disk"""
-    journal_prompts: bool = option(False)
-    """record prompts as well, not only the numbers computed from them"""
+    journal_sync: bool = option(False, "hold the end of each answer back until it is recorded on the disk")
+    journal_prompts: bool = option(False, "record prompts as well, not only the numbers computed from them")
 
 
 @dataclass(frozen=True, kw_only=True)
 class AnswerSettings:
     """Answers: what requests may ask for."""
 
-    max_file_bytes: Annotated[int, Meta(ge=1024)] = option(100 * 1024 * 1024)
-    """largest file that may be sent for a batch"""
+    max_file_bytes: Annotated[int, Meta(ge=1024)] = option(100 * 1024 * 1024, "largest file sent for a batch")
     files_size: NonNegative = option(1.0)
     """disk for files that clients send for batches, in GiB; answers may take as much again; 0: no files, no batches"""
     stored_response_bytes: Natural = option(64 * 1024 * 1024)
-    """responses that are kept, in memory, for previous_response_id; 0: none"""
+    """responses kept in memory for previous_response_id; 0: none"""
     prefix_cache_shared: bool = option(False)
-    """let prompts kept for one key serve other keys, which can notice by their answers' times"""
-    allow_replay: bool = option(False)
-    """let requests bring the length of their answer, replay_tokens: for benchmarks, not for users"""
+    """let prompts kept for one key serve others, which answers' times can show"""
+    allow_replay: bool = option(False, "let requests bring their answer's length (replay_tokens), for benchmarks only")
     no_structured_outputs: bool = option(False)
     """refuse requests whose answers must match a schema or a grammar, calls that are required too"""
     close_schemas: bool = option(False)
@@ -215,18 +202,14 @@ class Backends:
     """key for backends without a file; default: none, or, where no keys are set here, what each client sends"""
     pass_client_keys: bool = option(False)
     """send backends the keys by which clients are let in here, and leave it to them to keep these apart"""
-    pass_unknown: bool = option(False)
-    """pass on calls to any path below /v1, not only to known ones"""
+    pass_unknown: bool = option(False, "pass on calls to any path below /v1, not only to known ones")
     no_retry: bool = option(False)
     """never send a call to a backend again; default: at most twice, before its first byte, if nothing is kept of it"""
     first_byte_timeout: NonNegative = option(0.0)
     """how long a backend may take to an answer's first byte, its queue and the prompt included; 0: for ever"""
-    idle_timeout: NonNegative = option(600.0)
-    """how long a backend may send nothing more of an answer that has begun; 0: for ever"""
-    wait: bool = option(False)
-    """wait at the start until each backend answers"""
-    slots: Count | None = option(None)
-    """calls that a backend answers at a time; default: what is seen, or llama.cpp reports"""
+    idle_timeout: NonNegative = option(600.0, "how long a backend may pause within an answer; 0: for ever")
+    wait: bool = option(False, "wait at the start until each backend answers")
+    slots: Count | None = option(None, "calls a backend answers at a time; default: what is seen, or llama.cpp reports")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

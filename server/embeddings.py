@@ -34,18 +34,18 @@ class EmbeddingWorker:
         self._network = network
         self._name = name
 
-    def read(self, inputs: Sequence[str | Ids]) -> tuple[Ids, ...]:
-        """Raises Refused."""
+    def read(self, inputs: Sequence[str | Ids], begin: int = 0) -> tuple[Ids, ...]:
+        """`begin`: the first one's place. Raises Refused."""
         texts = [one for one in inputs if isinstance(one, str)]
         split = iter(self._network.tokenize(texts) if texts else ())
         found = tuple(tuple(next(split)) if isinstance(one, str) else one for one in inputs)
         most, last = self._network.max_tokens, self._network.vocab_size - 1
-        for place, ids in enumerate(found):
+        for place, (ids, given) in enumerate(zip(found, inputs, strict=True), begin):
             if len(ids) > most:
                 message = f"has {len(ids)} tokens, but {self._name} reads {most}; shorten it"
                 raise EmbeddingRefused(message, place, "context_length_exceeded")
             if min(ids, default=0) < 0 or max(ids, default=0) > last:
-                told = f"has the token {max(ids)}, but " if isinstance(inputs[place], str) else ""
+                told = f"has the token {max(ids)}, but " if isinstance(given, str) else ""
                 raise EmbeddingRefused(f"{told}token ids of {self._name} go from 0 to {last}", place)
         return found
 
@@ -97,30 +97,20 @@ class TextEmbedder:
             message = f"{self.name} is not on this machine: run `lengthwise models pull {self.name}`, then try again"
             raise ApiError(503, message, code="model_not_fetched")
         with self._counted(sum(map(len, inputs))):
-            ids = await self._read(inputs)
+            ids = list[Ids]()
+            for begin, piece in _pieces(inputs, PIECE_LETTERS):
+                ids += await self._process.ask("read", piece, begin)
             tokens = sum(map(len, ids))
             if tokens > most_tokens:
                 message = f"has {tokens} tokens, and a request may have {most_tokens}; send fewer at a time"
                 raise EmbeddingRefused(message, code="too_many_tokens")
             order = sorted(range(len(ids)), key=lambda place: len(ids[place]))  # little padding
-            rows = [
-                await self._process.ask("embed", piece, dimensions)
-                for _, piece in _pieces([ids[place] for place in order], PIECE_TOKENS)
-            ]
+            pieces = _pieces([ids[place] for place in order], PIECE_TOKENS)
+            rows = [await self._process.ask("embed", piece, dimensions) for _, piece in pieces]
             return np.concatenate(rows)[np.argsort(order)], tokens
 
     async def aclose(self) -> None:
         await asyncio.to_thread(self._process.close)
-
-    async def _read(self, inputs: Sequence[str | Ids]) -> list[Ids]:
-        ids: list[Ids] = []
-        for begin, piece in _pieces(inputs, PIECE_LETTERS):
-            try:
-                ids += await self._process.ask("read", piece)
-            except EmbeddingRefused as refused:
-                place = None if refused.place is None else begin + refused.place
-                raise EmbeddingRefused(refused.message, place, refused.code) from None
-        return ids
 
     @contextmanager
     def _counted(self, letters: int) -> Iterator[None]:

@@ -223,15 +223,11 @@ class TrialProcess:
         self._running: _Running | None = None
         self._closed = False
 
-    def start(self) -> None:
-        """Without waiting."""
-        self._ensure()
-
     def run(self, trial: Trial) -> Outcome:
         """Raises Exceeded, Starved and TrialsFailed."""
         packed = msgspec.msgpack.encode(trial)
         for _ in range(ATTEMPTS):
-            running, begin = self._ensure(), time.monotonic()
+            running, begin = self.start(), time.monotonic()
             try:
                 reply = self._ask(running, packed)
             except OSError:  # including time-outs
@@ -250,7 +246,8 @@ class TrialProcess:
         if (running := self._running) is not None:
             self._kill(running)
 
-    def _ensure(self) -> _Running:
+    def start(self) -> _Running:
+        """Unless it runs; without waiting."""
         with self._lock:
             if self._closed:
                 raise TrialsFailed("the server is shutting down")

@@ -1,7 +1,5 @@
 """API keys, kept as digests and never shown."""
 
-from __future__ import annotations
-
 import logging
 import math
 import stat
@@ -29,7 +27,7 @@ class Keyring:
         self._digests = tuple(given)
         self.shares = {_holder(digest): weight for digest, weight in given.items()}  # by holder, for fair sharing
 
-    def replace(self, other: Keyring) -> None:
+    def replace(self, other: "Keyring") -> None:
         self._digests, self.shares = other._digests, other.shares
 
     def __len__(self) -> int:

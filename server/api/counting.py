@@ -75,18 +75,14 @@ async def _read(request: web.Request) -> schema.GenerationBody:
         return await decode(raw, KINDS[names[0]], request.app)
 
 
+_TEXT = {"properties": {"prompt": {"type": "string"}, "messages": {"type": "null"}}, "required": ["prompt"]}
 _CHAT = {"messages": {"type": "array"}, "prompt": {"type": "null"}, "add_special_tokens": {"enum": [None, False]}}
 
 
 class TokenizeBody(msgspec.Struct, frozen=True):
     """POST /tokenize: either a prompt or messages, split as a request with them would be."""
 
-    told: ClassVar[dict[str, object]] = {
-        "oneOf": [
-            {"properties": {"prompt": {"type": "string"}, "messages": {"type": "null"}}, "required": ["prompt"]},
-            {"properties": _CHAT, "required": ["messages"]},
-        ]
-    }
+    told: ClassVar[dict[str, object]] = {"oneOf": [_TEXT, {"properties": _CHAT, "required": ["messages"]}]}
 
     model: schema.ModelName | None = None
     prompt: str | None = None

@@ -13,7 +13,7 @@ from server.access import holder_of, spend_tokens
 from server.api.errors import ApiError, invalid
 from server.api.input.body import read_body
 from server.api.input.prompts import separate
-from server.api.input.schema import ModelName, TokenIds, one_kind
+from server.api.input.schema import ModelName, Texts, one_kind
 from server.api.output.reply import Lazy
 from server.api.output.sse import send_reply
 from server.api.served_model import unknown_model
@@ -30,11 +30,7 @@ MOST_TOKENS = 300_000  # of all inputs, OpenAI's
 class EmbeddingBody(msgspec.Struct, frozen=True):
     """POST /v1/embeddings: a text, token ids of the embedding model, or a list of either."""
 
-    input: Annotated[
-        Annotated[str, Meta(min_length=1)]
-        | Annotated[list[str | int | TokenIds], Meta(min_length=1, max_length=2**20)],
-        one_kind(MOST_INPUTS),
-    ]
+    input: Annotated[Texts, one_kind(MOST_INPUTS)]
     model: ModelName | None = None
     encoding_format: Literal["float", "base64"] | None = None
     dimensions: Annotated[int, Meta(ge=1, le=65536)] | None = None  # truncated to these, at length 1

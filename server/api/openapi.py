@@ -1,5 +1,6 @@
 """The OpenAPI 3.1 document, from the types that validate bodies, and GET /openapi.json."""
 
+import re
 import tomllib
 from collections.abc import Iterable, Mapping
 from functools import cache
@@ -16,12 +17,8 @@ from server.api.operation import Operation, Parameter
 from server.api.output.sse import HEADER as PROGRESS_HEADER
 from server.version import VERSION
 
-PROGRESS = Parameter(
-    PROGRESS_HEADER,
-    "header",
-    {"enum": ["0", "1"], "default": "0"},
-    "1: while a stream waits, comments tell its place in line, as with stream_options.include_progress",
-)
+NOTED = "1: while a stream waits, comments tell its place in line, as with stream_options.include_progress"
+PROGRESS = Parameter(PROGRESS_HEADER, "header", {"enum": ["0", "1"], "default": "0"}, NOTED)
 PRECEDED = "the field `promise` as JSON; ignored where the body has that field"
 PROMISE = Parameter(PROMISE_HEADER, "header", {"type": "string"}, PRECEDED)
 QUEUED = (PROGRESS, PROMISE)  # of operations that generate
@@ -73,12 +70,11 @@ def _schemas(types: frozenset[type[msgspec.Struct]]) -> dict[str, Any]:
 
 
 def _operation(operation: Operation) -> dict[str, Any]:
-    parameters = (*operation.parameters, *(QUEUED if operation.generates else ()))
-    described: dict[str, Any] = {
-        "operationId": operation.name,
-        "summary": operation.summary,
-        "parameters": [*map(_parameter, parameters), {"$ref": "#/components/parameters/RequestId"}],
-    }
+    given = (*operation.parameters, *(QUEUED if operation.generates else ()))
+    parameters = [*map(_parameter, given), {"$ref": "#/components/parameters/RequestId"}]
+    # the handler's docstring up to its errors
+    summary = re.split(r"; raises |\.?\n|\.$", operation.handler.__doc__ or "", maxsplit=1)[0]
+    described: dict[str, Any] = {"operationId": operation.name, "summary": summary, "parameters": parameters}
     if operation.open:
         described["security"] = []
     body = {operation.other_body: PARTS["form"]} if operation.other_body else _json(operation.body)
@@ -86,17 +82,13 @@ def _operation(operation: Operation) -> dict[str, Any]:
         described["requestBody"] = {"required": True, "content": body}
     success = _json(operation.reply)
     if operation.events:
-        success["text/event-stream"] = {
-            "schema": PARTS["event"],
-            "x-events": [_ref(event) for event in operation.events],
-        }
+        success["text/event-stream"] = {"schema": PARTS["event"], "x-events": [*map(_ref, operation.events)]}
     success |= {media: {} for media in operation.other}
     # of any status but 200
     error = _json(ErrorBody if operation.dialect is None else operation.dialect.error)
-    described["responses"] = {
-        "200": {"description": "Success", "headers": PARTS["headers"], "content": success},
-        "default": {"description": "An error", "headers": PARTS["headers"] | PARTS["retry"], "content": error},
-    }
+    fine = {"description": "Success", "headers": PARTS["headers"], "content": success}
+    failed = {"description": "An error", "headers": PARTS["headers"] | PARTS["retry"], "content": error}
+    described["responses"] = {"200": fine, "default": failed}
     return described
 
 

@@ -1,6 +1,5 @@
 """An operation: one method of one path."""
 
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -50,11 +49,6 @@ class Operation:
     @property
     def template(self) -> str:
         return self.path.replace(":.+", "")
-
-    @property
-    def summary(self) -> str:
-        """The handler's docstring up to its errors."""
-        return re.split(r"; raises |\.?\n|\.$", self.handler.__doc__ or "", maxsplit=1)[0]
 
 
 # two of one handler differ only in their paths

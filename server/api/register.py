@@ -1,7 +1,5 @@
 """Calls under way and recently ended; cancellation; /v1/requests. Event loop only."""
 
-from __future__ import annotations
-
 import asyncio
 import secrets
 import time
@@ -11,6 +9,7 @@ from dataclasses import dataclass, field
 from itertools import chain, islice
 from math import inf
 from operator import itemgetter
+from typing import Any
 
 import msgspec
 from aiohttp import web
@@ -21,19 +20,11 @@ from scheduler.dispatcher import Dispatcher
 from scheduler.programs.program import Program
 from scheduler.request import Request
 from server.access import HOLDER, client_of, holder_of
+from server.api import request_status as statuses
 from server.api.errors import ApiError, invalid
 from server.api.output.reply import Metrics, expectation_of, json_response
 from server.api.output.sse import HEADER as PROGRESS
-from server.api.request_status import (
-    CallState,
-    RequestList,
-    RequestStatus,
-    WaitReason,
-    call_state,
-    choice_of,
-    explain_wait,
-    measure,
-)
+from server.api.request_status import CallState, RequestList, RequestStatus
 from server.api.served_model import DISPATCHER
 from server.request_id import request_id
 
@@ -71,14 +62,12 @@ class Record:
     program: Program | None = None
 
     @classmethod
-    def of(cls, request: web.Request, prefix: str, model: str, user: str | None, *, stream: bool) -> Record:
+    def of(cls, request: web.Request, prefix: str, model: str, user: str | None, *, stream: bool) -> "Record":
         """Its id begins with `prefix`. Raises ApiError 400."""
-        asks = set[str]()
-        for name in (ESTIMATE, PROGRESS):
-            if (value := request.headers.get(name, "0")) not in ("0", "1"):
+        asked = {name: request.headers.get(name, "0") for name in (ESTIMATE, PROGRESS)}
+        for name, value in asked.items():
+            if value not in ("0", "1"):
                 raise invalid(name, f"must be 0 or 1, not {value[:200]!r}")
-            if value == "1":
-                asks.add(name)
         return cls(
             f"{prefix}{secrets.token_hex(16)}",
             request.get(HOLDER),
@@ -89,12 +78,8 @@ class Record:
             request.app[DISPATCHER].now(),
             client=client_of(request, user),
             repeats=next((request.headers[name] for name in REPEATS if name in request.headers), ""),
-            asks=frozenset(asks),
+            asks=frozenset(name for name, value in asked.items() if value == "1"),
         )
-
-    @property
-    def state(self) -> CallState:
-        return CallState.CANCELLED if self.cancelled else call_state(self.requests)
 
     def leave(self) -> None:
         """Note whether it left early."""
@@ -175,20 +160,21 @@ class Register:
         return next((one for one in calls if (one.caller, one.request_id) == (holder, name)), None)
 
     def _status(self, record: Record, *, explained: bool = False) -> RequestStatus:
-        requests, state = record.requests, record.state
-        choices = [choice_of(index, request, self._dispatcher) for index, request in enumerate(requests)]
+        requests = record.requests
+        state = CallState.CANCELLED if record.cancelled else statuses.call_state(requests)
+        choices = [statuses.choice_of(index, request, self._dispatcher) for index, request in enumerate(requests)]
         waits = state is CallState.WAITING
         places = [(one.place, one.expected_wait_s) for one in choices if waits and one.place is not None]
         place, wait = min(places, key=itemgetter(0), default=(None, None))
         ends = [request.times.end for request in requests if request.times.end is not None]
         end = max(ends) if requests and len(ends) == len(requests) else self._dispatcher.now()
-        reason: WaitReason | None | msgspec.UnsetType = msgspec.UNSET
+        told: dict[str, Any] = {name: getattr(record, name) for name in SAME}
         if explained:
             others = [one for one in self._own(record.caller) if one is not record]
             own = {request: one.id for one in others for request in one.requests}
-            reason = explain_wait(requests, own, self._dispatcher)
+            told["waits_for"] = statuses.explain_wait(requests, own, self._dispatcher)
         return RequestStatus(
-            **{name: getattr(record, name) for name in SAME},
+            **told,
             state=state,
             place=place,
             expected_wait_s=wait,
@@ -196,10 +182,9 @@ class Register:
             prompt_tokens=sum(len(prompt) for prompt in {id(each.prompt): each.prompt for each in requests}.values()),
             max_tokens=sum(request.sampling.max_tokens for request in requests),
             generated_tokens=sum(request.generated for request in requests),
-            metrics=measure(requests) if requests else Metrics(None, None, None),
+            metrics=statuses.measure(requests) if requests else Metrics(None, None, None),
             estimate=expectation_of(requests, self._dispatcher.now(), run=True) if requests else None,
             choices=choices,
-            waits_for=reason,
         )
 
 

@@ -38,11 +38,9 @@ async def read_chat(request: web.Request, body: bodies.ResponsesBody) -> tuple[C
     store, holder = request.app[STORE], holder_of(request)
     if (name := body.previous_response_id) is not None:
         earlier = store.find(name, holder, "previous_response_id").messages
-    known = {
-        item.id: store.find_item(item.id, holder, f"input[{place}].id")
-        for place, item in enumerate(() if isinstance(body.input, str) else body.input)
-        if bodies.is_reference(item) and item.id
-    }
+    items = enumerate(() if isinstance(body.input, str) else body.input)
+    named = [(place, item.id) for place, item in items if bodies.is_reference(item) and item.id]
+    known = {name: store.find_item(name, holder, f"input[{place}].id") for place, name in named}
 
     def read() -> tuple[ChatBody, tuple[Message, ...]]:
         spoken = (*earlier, *bodies.conversation(body, known))

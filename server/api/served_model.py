@@ -58,15 +58,10 @@ class ServedModel:
     settings: AnswerSettings = AnswerSettings()
     fingerprint: str = FINGERPRINT  # `system_fingerprint`
 
-    @property
-    def id(self) -> str:
-        return self.names[0]
-
     async def run_in_thread(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Heavy work on texts or bodies."""
-        return await asyncio.get_running_loop().run_in_executor(
-            self.tokenizer_pool, partial(copy_context().run, work, *args, **kwargs)
-        )
+        run = partial(copy_context().run, work, *args, **kwargs)
+        return await asyncio.get_running_loop().run_in_executor(self.tokenizer_pool, run)
 
 
 MODEL = web.AppKey("model", ServedModel)

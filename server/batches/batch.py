@@ -1,7 +1,5 @@
 """A batch on the disk, in JSON. Blocks."""
 
-from __future__ import annotations
-
 import os
 import re
 import time
@@ -23,6 +21,15 @@ BatchStatus = Literal[
 ]
 
 UNDER_WAY = frozenset({"validating", "in_progress", "finalizing", "cancelling"})
+
+
+class LineError(msgspec.Struct, frozen=True):
+    """An error in a line of the input, or in the input as a whole."""
+
+    code: str
+    message: str
+    line: int | None = None
+    param: str | None = None
 
 
 class BatchRecord(msgspec.Struct, kw_only=True):
@@ -64,15 +71,6 @@ MOST_LINES = 50_000
 READ_SIZE = 2**20  # at once: small reads pass the interpreter to and fro, which paused the event loop for 0.1 s
 
 MOST_ERRORS = 100  # reported
-
-
-class LineError(msgspec.Struct, frozen=True):
-    """An error in a line of the input, or in the input as a whole."""
-
-    code: str
-    message: str
-    line: int | None = None
-    param: str | None = None
 
 
 class InputLine(msgspec.Struct, frozen=True):
@@ -163,9 +161,7 @@ class Asker(Protocol):
 
     def enter(self, holder: str | None) -> Share | None: ...
     def leave(self, share: Share) -> None: ...
-    async def ask(
-        self, endpoint: str, body: bytes, holder: str | None, share: Share, request_id: str
-    ) -> LineReply | None: ...
+    async def ask(self, record: BatchRecord, body: bytes, share: Share, request_id: str) -> LineReply | None: ...
 
 
 class ResultLine(msgspec.Struct, frozen=True):

@@ -211,7 +211,7 @@ class Batches:
 
     async def _answer(self, record: stored.BatchRecord, place: stored.Place, share: Share) -> None:
         body, name = await self._on_disk(place.read, self.files.path(record.input_file_id)), _request_id(record, place)
-        while (reply := await self._asker.ask(record.endpoint, body, record.holder, share, name)) is None:
+        while (reply := await self._asker.ask(record, body, share, name)) is None:
             await asyncio.sleep(RETRY)
         fine = reply.status_code == 200
         await self._append(record, [stored.ResultLine(name, place.custom_id, reply, None)], fine=fine)

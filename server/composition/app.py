@@ -1,7 +1,5 @@
 """The composition root: from a configuration to a running service."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import threading
@@ -72,7 +70,7 @@ async def open_service(config: ServeConfig) -> AsyncIterator[Service]:
         if loaded.grammars is not None:
             stack.enter_context(closing(loaded.grammars))
         model = _describe_model(config, loaded, stack.enter_context(ThreadPoolExecutor(1, "tokenizer")))
-        feed.show(DashboardState(dispatcher, model.id, config.strategy, model.context_length))
+        feed.show(DashboardState(dispatcher, model.names[0], config.strategy, model.context_length))
         learning = parts.estimates.batches or steps
         Gauges(metrics, dispatcher, lengths, feed, loaded.store, loaded.prefixes, learning.learner)
         if (embedder := _embedder(config)) is not None:
@@ -92,7 +90,7 @@ async def open_service(config: ServeConfig) -> AsyncIterator[Service]:
 
 
 async def _load_beside_predictor(
-    stack: AsyncExitStack, config: ServeConfig, relay: Relay, metrics: MetricsCollector
+    stack: AsyncExitStack, config: ServeConfig, relay: "Relay", metrics: MetricsCollector
 ) -> tuple[Loaded, Lengths]:
     predictor = await stack.enter_async_context(open_predictor(config))
     niced = stack.enter_context(closing(NicedProcess()))
@@ -100,14 +98,8 @@ async def _load_beside_predictor(
     load = load_engine if machine is None else partial(load_virtual, machine)
     with ThreadPoolExecutor(1, "loader") as loader:  # gone before executors start, see models/threads.py
         loaded = await asyncio.get_running_loop().run_in_executor(loader, load, config, relay.deliver)
-    context = PredictorContext(
-        held=metrics.prediction.observe,
-        late=metrics.late.observe,
-        shared_cores=loaded.shares_cores,
-        token_features=loaded.token_features,
-        submit=niced.submit,
-        fit=partial(niced.run, fit),
-    )
+    noted, grow = (metrics.prediction.observe, metrics.late.observe), partial(niced.run, fit)
+    context = PredictorContext(*noted, loaded.shares_cores, loaded.token_features, niced.submit, grow)
     return loaded, await open_lengths(stack, config, predictor, context)
 
 

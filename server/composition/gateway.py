@@ -157,12 +157,9 @@ async def _open_session() -> AsyncIterator[aiohttp.ClientSession]:
     timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECTING)
     connector, trace = aiohttp.TCPConnector(limit=0, keepalive_timeout=IDLE), aiohttp.TraceConfig()
     trace.on_connection_reuseconn.append(_note_reuse)
+    cookies = aiohttp.DummyCookieJar()
     async with aiohttp.ClientSession(
-        connector=connector,
-        timeout=timeout,
-        auto_decompress=False,
-        cookie_jar=aiohttp.DummyCookieJar(),
-        trace_configs=[trace],
+        connector=connector, timeout=timeout, auto_decompress=False, cookie_jar=cookies, trace_configs=[trace]
     ) as session:
         yield session
         await asyncio.sleep(0)

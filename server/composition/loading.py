@@ -151,13 +151,8 @@ def load_networks(config: ServeConfig, folder: Path) -> Iterator[LoadedModel]:
 
 def _network(config: ServeConfig, folder: Path, device: str) -> LoadedModel:
     devices.require_memory(config, count_values(folder), torch.device(device))
-    return load(
-        folder,
-        dtype=config.dtype,
-        device=device,
-        quantization=devices.quantization(config),
-        kernels=Kernels(config.kernels),
-    )
+    kept, kernels = devices.quantization(config), Kernels(config.kernels)
+    return load(folder, dtype=config.dtype, device=device, quantization=kept, kernels=kernels)
 
 
 def chat_template(config: ServeConfig) -> str | None:

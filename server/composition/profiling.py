@@ -55,12 +55,8 @@ def make_profile(
         fitted = fit(timings.prefill, timings.decode, timings.copies)
     except ValueError as error:
         raise UserError(f"{error}; with too little time, raise --time-limit") from error
-    wanted = slice_cells(
-        (cell for cell in cells if cell.length + SLICE <= longest and profiler.holds(cell.rows, cell.length + SLICE)),
-        fitted,
-        effort.slices,
-        time_limit * SLICES_SHARE,
-    )
+    fit_in = (one for one in cells if one.length + SLICE <= longest and profiler.holds(one.rows, one.length + SLICE))
+    wanted = slice_cells(fit_in, fitted, effort.slices, time_limit * SLICES_SHARE)
     timings = replace(timings, slices=_slices(profiler, wanted, watch))
     return scheduling.make_profile(devices.conditions_of(config, model), fitted, timings)
 

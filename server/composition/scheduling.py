@@ -48,11 +48,9 @@ def shares_of(config: FrontConfig) -> Mapping[str, float] | None:
 def learn_steps(conditions: Conditions, submit: Submit, timings: Timings) -> StepLearning:
     """Starts from the newer of the measured and the learned profile, else from `timings`; saved beside the former."""
     found = [one for one in (_load(conditions, learned=learned) for learned in (False, True)) if one is not None]
-    keep = partial(_keep, conditions)
-    if not found:
-        return StepLearning(MachineModel(), submit, timings=timings, keep=keep)
-    newest = max(found, key=lambda profile: profile.measured_at)
-    return StepLearning(MachineModel(newest.model), submit, timings=newest.timings, keep=keep)
+    newest = max(found, key=lambda profile: profile.measured_at, default=None)
+    model, timings = (None, timings) if newest is None else (newest.model, newest.timings)
+    return StepLearning(MachineModel(model), submit, timings=timings, keep=partial(_keep, conditions))
 
 
 def make_profile(conditions: Conditions, model: Bilinear, timings: Timings) -> Profile:

@@ -77,12 +77,8 @@ def choose_slots(
 
 def _tell(used: MeasuredSlots, measured: MeasuredSlots, path: Path, *, complete: bool) -> None:
     if not complete:
-        log.warning(
-            "%d sequences run at a time until the next start, which measures again: measuring this busy or slow "
-            "machine took more than %g s; --max-num-seqs sets another number",
-            used.slots,
-            TIME_LIMIT,
-        )
+        why = f"measuring this busy or slow machine took more than {TIME_LIMIT:g} s; --max-num-seqs sets another number"
+        log.warning("%d sequences run at a time until the next start, which measures again: %s", used.slots, why)
     elif used is measured:
         busy = f"{measured.others:.0%} of the cores had other work: the next start measures again"
         how = busy if measured.others > OTHERS else path

@@ -65,10 +65,9 @@ class RowTimeline:
         start = now - report.seconds
         self._window = report.shape.end - report.shape.start
         self._settle_ended(report, start)
-        for row_id in report.begun:
-            self._move(row_id, requests.get(row_id), Stage.PREFILL, start)
-        for row_id in report.swapped_out:
-            self._move(row_id, requests.get(row_id), Stage.PAUSED, start)
+        for rows, stage in ((report.begun, Stage.PREFILL), (report.swapped_out, Stage.PAUSED)):
+            for row_id in rows:
+                self._move(row_id, requests.get(row_id), stage, start)
         for update in report.updates:
             row = self._occupants.get(update.row_id)
             if row is None or row.stage is not Stage.DECODE or update.finish_reason is not None:

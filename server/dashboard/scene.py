@@ -47,10 +47,8 @@ class DashboardState:
         self.forget()
 
     def begin(self) -> None:
-        self._lanes = {
-            worker.index: RowTimeline(worker.index, self._changes, worker.requests.values(), self._now())
-            for worker in self._dispatcher.workers
-        }
+        now, workers = self._now(), self._dispatcher.workers
+        self._lanes = {one.index: RowTimeline(one.index, self._changes, one.requests.values(), now) for one in workers}
 
     def forget(self) -> None:
         for news in (self._changes, self._fresh, self._firsts):
@@ -64,15 +62,14 @@ class DashboardState:
     def receive(self, report: Report) -> None:
         self._stirred = True
         now, lanes = self._dispatcher.now() - self._epoch, self._lanes[report.executor]
-        match report:
-            case StepReport():
-                self._tokens += report.tally
-                self._seconds[report.executor] = report.seconds
-                worker = next(worker for worker in self._dispatcher.workers if worker.index == report.executor)
-                lanes.prune(worker.requests.keys(), now)
-                lanes.report(report, worker.requests, now)
-            case ExecutorDied():
-                lanes.clear(now)
+        if isinstance(report, StepReport):
+            self._tokens += report.tally
+            self._seconds[report.executor] = report.seconds
+            worker = next(worker for worker in self._dispatcher.workers if worker.index == report.executor)
+            lanes.prune(worker.requests.keys(), now)
+            lanes.report(report, worker.requests, now)
+        elif isinstance(report, ExecutorDied):
+            lanes.clear(now)
         if not self._moments or now >= self._moments[-1].t + SECOND:
             self._moments.append(self._moment(now))
 

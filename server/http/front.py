@@ -137,17 +137,13 @@ def build_front(config: FrontConfig, environ: Mapping[str, str]) -> Front:
         raise ConfigError("--allow-credentials needs --allowed-origins that are named one by one, not *")
     if config.uds_mode is not None and config.uds is None:
         raise ConfigError("--uds-mode needs --uds")
-    keys = load_keys(config.api_key, config.api_key_file, environ)
-    return Front(
-        access=Access(keys, Quota(config)),
-        settings=config,
-        # Unless other machines, or no browser, can reach the server.
-        hosts=local_hosts(config.host, config.allowed_hosts)
-        if not len(keys) and config.uds is None and is_loopback(config.host)
-        else None,
-        tls=tls_context(config.ssl_certfile, config.ssl_keyfile),
-        tracing=None if config.otlp_traces_endpoint is None else tracing_to(config.otlp_traces_endpoint),
-    )
+    keys, endpoint = load_keys(config.api_key, config.api_key_file, environ), config.otlp_traces_endpoint
+    # Unless other machines, or no browser, can reach the server.
+    checked = not len(keys) and config.uds is None and is_loopback(config.host)
+    hosts = local_hosts(config.host, config.allowed_hosts) if checked else None
+    tls = tls_context(config.ssl_certfile, config.ssl_keyfile)
+    tracing = None if endpoint is None else tracing_to(endpoint)
+    return Front(Access(keys, Quota(config)), config, hosts, tls, tracing)
 
 
 def tls_context(certificate: Path | None, key: Path | None) -> ssl.SSLContext | None:

@@ -2,8 +2,6 @@
 API's.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import socket
@@ -47,7 +45,7 @@ def raise_file_limit(connections: int) -> None:
 class Connection(web.RequestHandler):
     __slots__ = ("_listener", "_send_timeout", "_stalled")
 
-    def __init__(self, server: web.Server, listener: Listener, send_timeout: float) -> None:
+    def __init__(self, server: web.Server, listener: "Listener", send_timeout: float) -> None:
         super().__init__(
             server,
             loop=asyncio.get_running_loop(),
@@ -122,10 +120,8 @@ class HeaderOverflow(asyncio.Protocol):
 class Listener(web.BaseSite):
     """Bound, and listening after `start`."""
 
-    def __init__(
-        self, runner: web.AppRunner, sock: socket.socket, settings: Listening, ssl_context: SSLContext | None = None
-    ) -> None:
-        super().__init__(runner, ssl_context=ssl_context, backlog=BACKLOG)
+    def __init__(self, runner: web.AppRunner, sock: socket.socket, settings: Listening, tls: SSLContext | None) -> None:
+        super().__init__(runner, ssl_context=tls, backlog=BACKLOG)
         self._socket = sock
         self._settings = settings
         self.connections = 0

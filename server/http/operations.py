@@ -35,9 +35,8 @@ def _number(name: str, least: int, most: int, what: str, **schema: int) -> Param
 
 EXPLAIN = _number("explain", 0, 1, "1: tell what it waits for", default=0)
 LIMIT = _number("limit", 1, 1000, "how many at most", default=100)
-ROW = _number(
-    "row", 0, register.MOST_ROW, "only the call under way that has this row of the dashboard, and what it waits for"
-)
+OF_ROW = "only the call under way that has this row of the dashboard, and what it waits for"
+ROW = _number("row", 0, register.MOST_ROW, OF_ROW)
 PAGE = (
     _number("limit", 1, batches.MOST, "how many at most", default=20),
     Parameter("after", "query", {"type": "string"}, "the id of the one before"),

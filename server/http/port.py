@@ -111,12 +111,10 @@ def _resolve(host: str, port: int) -> tuple[socket.AddressFamily, Any]:
 
 def explain(error: OSError, host: str, port: int) -> str:
     """Cause and remedy of a failed bind or listen."""
-    match error.errno:
-        case errno.EADDRINUSE:
-            return f"port {port} is already in use on {host}: end what listens there, or choose another with --port"
-        case errno.EACCES:
-            return f"port {port} needs more rights: choose one from 1024 on with --port"
-        case errno.EADDRNOTAVAIL:
-            return f"--host {host!r} is no address of this machine; use 127.0.0.1 or 0.0.0.0"
-        case _:
-            return f"cannot take port {port} on {host}: {error.strerror}"
+    in_use = f"port {port} is already in use on {host}: end what listens there, or choose another with --port"
+    known = {
+        errno.EADDRINUSE: in_use,
+        errno.EACCES: f"port {port} needs more rights: choose one from 1024 on with --port",
+        errno.EADDRNOTAVAIL: f"--host {host!r} is no address of this machine; use 127.0.0.1 or 0.0.0.0",
+    }
+    return known.get(error.errno or 0, f"cannot take port {port} on {host}: {error.strerror}")

@@ -72,7 +72,7 @@ class Service:
 
     @property
     def name(self) -> str:
-        return self.title if self.served_model is None else self.served_model.id
+        return self.title if self.served_model is None else self.served_model.names[0]
 
     @property
     def model(self) -> ServedModel:

@@ -90,10 +90,8 @@ class Lengths:
         """What waits, in turns of MOST_AGAIN."""
         if self.front is None:
             return
-        waiting = [
-            one for one, (query, *_) in self._open.items() if query.scope == scope and one.state is State.WAITING
-        ]
-        for request in waiting[:MOST_AGAIN]:
+        own = (one for one, (query, *_) in self._open.items() if query.scope == scope)
+        for request in [one for one in own if one.state is State.WAITING][:MOST_AGAIN]:
             query, prediction, revise = self._open.pop(request)
             if prediction is not None and prediction.late not in self._expecting:
                 late = self.front.ask_again(query)
@@ -206,11 +204,8 @@ async def open_recorded_lengths(
 def _served_before(path: Path, model: str) -> list[ServedRow]:
     with suppress(JournalError):
         # Arrays take a tenth of tuples' memory.
-        return [
-            replace(row, features=np.array(row.features, dtype=np.float32))
-            for entry in read(path, last=ROWS, model=model)
-            for row in served_rows([entry])
-        ]
+        rows = (row for entry in read(path, last=ROWS, model=model) for row in served_rows([entry]))
+        return [replace(row, features=np.array(row.features, dtype=np.float32)) for row in rows]
     return []
 
 
@@ -219,13 +214,8 @@ async def connect(
 ) -> Lengths:
     """Until the stack is left."""
     lengths.observe_late = context.late
-    lengths.front = MicroBatcher(
-        predictor,
-        lengths.history,
-        time_limit=lengths.config.prediction_timeout,
-        idle_share=IDLE_SHARE if context.shared_cores else 1.0,
-        observe=context.held,
-    )
+    limit, share = lengths.config.prediction_timeout, IDLE_SHARE if context.shared_cores else 1.0
+    lengths.front = MicroBatcher(predictor, lengths.history, time_limit=limit, idle_share=share, observe=context.held)
     await stack.enter_async_context(background(lengths.front.run(), "length front"))
     return lengths
 

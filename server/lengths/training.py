@@ -66,12 +66,8 @@ def _train_forest(args: argparse.Namespace, cores: int, bars: Bars) -> str:
         PredictorContestant.OLD: f"the old forest is better and stays in {path}",
         PredictorContestant.PLAIN: f"no forest beats the user input length, so none is installed; {path} stays",
     }
-    return _lines(
-        held_out,
-        f"{rows} rows, {instructions} instructions",
-        f"mean absolute error on {contest.rows} rows held out: {errors}",
-        kept[contest.winner],
-    )
+    mean = f"mean absolute error on {contest.rows} rows held out: {errors}"
+    return _lines(held_out, f"{rows} rows, {instructions} instructions", mean, kept[contest.winner])
 
 
 def _write(path: Path, save: Callable[[], object]) -> None:
@@ -121,10 +117,8 @@ def _train_proxy(args: argparse.Namespace, cores: int, bars: Bars) -> str:
     tested = max(1, round(args.holdout * len(queries)))
     watched = tested + max(1, round(WATCHED * (len(queries) - tested)))
     order = np.random.default_rng(args.seed).permutation(len(queries))
-    test, watch, learn = (
-        TextRows([queries[place].conversation for place in part.tolist()], lengths[part])
-        for part in np.split(order, [tested, watched])
-    )
+    parts = np.split(order, [tested, watched])
+    test, watch, learn = (TextRows([queries[at].conversation for at in part.tolist()], lengths[part]) for part in parts)
     folder, kept = catalog.resolve(args.embedder), ProxyTask(args.task)
 
     def tuned(task: ProxyTask) -> tuple[Proxy, Figures]:
@@ -137,12 +131,12 @@ def _train_proxy(args: argparse.Namespace, cores: int, bars: Bars) -> str:
     path = args.output or proxy_path(default_cache(), args.tokenizer)
     count = len(learn.texts)
     _write(path, lambda: network.save(path, outcomes[kept][0], encoder=args.embedder, rows=count))
-    parts = {"learn": count, "watch": len(watch.texts), "test": len(test.texts)}
+    sizes = {"learn": count, "watch": len(watch.texts), "test": len(test.texts)}
     tasks = {str(task): figures for task, (_, figures) in outcomes.items()}
     if args.json:
-        return _json(rows=parts, proxy=str(path), kept=str(kept), tasks=tasks)
+        return _json(rows=sizes, proxy=str(path), kept=str(kept), tasks=tasks)
     shown = {task: {what: one for what, one in figures.items() if what != "losses"} for task, figures in tasks.items()}
-    told = f"{parts['learn']} rows to learn from, {parts['watch']} watched, {parts['test']} held out"
+    told = f"{sizes['learn']} rows to learn from, {sizes['watch']} watched, {sizes['test']} held out"
     return _lines(shown, f"{told}; the proxy is in {path}")
 
 

@@ -45,11 +45,8 @@ class Registry(CollectorRegistry):
     def collect(self) -> Iterator[Metric]:
         for family in super().collect():
             common = self._labels if ":" in family.name else {}
-            family.samples = [
-                sample._replace(labels={**common, **sample.labels})
-                for sample in family.samples
-                if not sample.name.endswith("_created")
-            ]
+            kept = (sample for sample in family.samples if not sample.name.endswith("_created"))
+            family.samples = [sample._replace(labels={**common, **sample.labels}) for sample in kept]
             yield family
 
 

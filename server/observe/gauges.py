@@ -135,11 +135,6 @@ def log_load(load: RequestTable, read: float, generated: float) -> None:
     if not (running or waiting or read or generated):
         return
     speed = f"tokens/s: {generated:.1f} generated, {read:.1f} of prompts"
-    fields = with_fields(
-        running=running,
-        waiting=waiting,
-        generated_tokens_per_s=round(generated, 1),
-        prompt_tokens_per_s=round(read, 1),
-        kv_usage=round(usage, 3),
-    )
+    speeds = {"generated_tokens_per_s": round(generated, 1), "prompt_tokens_per_s": round(read, 1)}
+    fields = with_fields(running=running, waiting=waiting, **speeds, kv_usage=round(usage, 3))
     log.info("%d running, %d waiting; %s; KV cache %.0f %% full", running, waiting, speed, 100 * usage, extra=fields)

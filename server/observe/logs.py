@@ -39,12 +39,10 @@ def configure(level: str, format: str = "human") -> None:
 
 def in_journal(stream: TextIO, environ: Mapping[str, str]) -> bool:
     """By systemd.exec(5)'s $JOURNAL_STREAM."""
-    told = environ.get("JOURNAL_STREAM", "")
-    try:
+    with suppress(OSError, ValueError):
         status = os.fstat(stream.fileno())
-    except (OSError, ValueError):
-        return False
-    return told == f"{status.st_dev}:{status.st_ino}"
+        return environ.get("JOURNAL_STREAM") == f"{status.st_dev}:{status.st_ino}"
+    return False
 
 
 class QueuedLines(QueueHandler):

@@ -60,12 +60,11 @@ class MetricsCollector:
 
     def receive(self, report: Report) -> None:
         now = self.reported[report.executor] = self._now()
-        match report:
-            case StepReport():
-                self._count(report)
-                self._count_gaps(report, now)
-            case ExecutorDied():
-                self._add("lengthwise:executor_deaths")
+        if isinstance(report, StepReport):
+            self._count(report)
+            self._count_gaps(report, now)
+        elif isinstance(report, ExecutorDied):
+            self._add("lengthwise:executor_deaths")
 
     def on_first_token(self, request: Request, now: float) -> None:
         self._histograms["vllm:time_to_first_token_seconds"].observe(now - request.times.came)

@@ -14,7 +14,6 @@ import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
-from pathlib import Path
 from typing import Any, TypeVar
 
 import uvloop
@@ -27,7 +26,7 @@ from scheduler.serving_time.bilinear import TYPICAL_TOKENS
 from server.api.health import LIFE
 from server.batches.batches import stop_batches
 from server.config import FrontConfig
-from server.http.front import OPEN, Front, build_front, reload_on_hangup
+from server.http.front import FRONT, OPEN, Front, build_front, reload_on_hangup
 from server.http.listener import Listener, raise_file_limit, require_c_parser
 from server.http.port import address_of, explain, is_public, publish, taken, unpublish
 from server.http.service import HostMachine, Service, build_app
@@ -85,7 +84,7 @@ async def _serve(config: C, port: socket.socket, open_service: Opener[C], front:
         async with open_service(config) as service:
             signals.instead = None
             shorten_pauses()
-            async with listen(service, port, front, config.uds, config.uds_mode) as app:
+            async with listen(service, port, front) as app:
                 address = f"unix:{config.uds}" if config.uds else address_of(port, "https" if front.tls else "http")
                 print(summarize(service, address, time.monotonic() - start), flush=True)
                 notifier.ready(f"serving {service.name} on {address}")
@@ -93,7 +92,7 @@ async def _serve(config: C, port: socket.socket, open_service: Opener[C], front:
                 reloads = reload_on_hangup(front, config, os.environ)
                 async with fed, watch_loop(_end_standstill):
                     with reloads:
-                        return await _until_end(app, service, config.shutdown_timeout, signals, notifier)
+                        return await _until_end(app, service, signals, notifier)
 
 
 def shorten_pauses() -> None:
@@ -104,9 +103,7 @@ def shorten_pauses() -> None:
     sys.setswitchinterval(SWITCH_INTERVAL)
 
 
-async def _until_end(
-    app: web.Application, service: Service, timeout: float, signals: Signals, notifier: Notifier
-) -> int:
+async def _until_end(app: web.Application, service: Service, signals: Signals, notifier: Notifier) -> int:
     await _wait_for_any(signals.first.wait(), service.dispatcher.death())
     if not signals.first.is_set():
         log.critical("nothing is left that could serve a request: the process ends with code %d", FAILED)
@@ -115,7 +112,7 @@ async def _until_end(
     app[LIFE].draining = True
     await stop_batches(app)
     notifier.stopping("draining")
-    await drain(service, timeout, signals.second)
+    await drain(service, app[FRONT].settings.shutdown_timeout, signals.second)
     return 0
 
 
@@ -150,27 +147,21 @@ def _leave_at_once(code: int) -> None:
 
 
 @asynccontextmanager
-async def listen(
-    service: Service, port: socket.socket, front: Front = OPEN, uds: Path | None = None, uds_mode: str | None = None
-) -> AsyncIterator[web.Application]:
+async def listen(service: Service, port: socket.socket, front: Front = OPEN) -> AsyncIterator[web.Application]:
     """On a bound socket; a Unix socket is published now. Raises UserError."""
-    app = build_app(service, front)
-    runner = web.AppRunner(
-        app,
-        handle_signals=False,
-        handler_cancellation=True,  # a client that leaves frees its row at once, also while it waits
-        shutdown_timeout=GOODBYE,
-    )
+    app, settings = build_app(service, front), front.settings
+    # handlers are cancelled: a client that leaves frees its row at once, also while it waits
+    runner = web.AppRunner(app, handle_signals=False, handler_cancellation=True, shutdown_timeout=GOODBYE)
     await runner.setup()
     try:
         try:
-            await Listener(runner, port, front.settings, front.tls).start()
+            await Listener(runner, port, settings, front.tls).start()
         except OSError as error:  # another process was faster
-            if uds is not None:
+            if settings.uds is not None:
                 raise UserError(f"--uds cannot be listened on: {error.strerror}") from None
             raise UserError(explain(error, *port.getsockname()[:2])) from None
-        if uds is not None:
-            publish(uds, uds_mode)
+        if settings.uds is not None:
+            publish(settings.uds, settings.uds_mode)
         yield app
     finally:
         await runner.cleanup()

@@ -1,7 +1,5 @@
 """Signals and library settings at a process's start, before torch; light imports only."""
 
-from __future__ import annotations
-
 import asyncio
 import signal
 from collections.abc import Callable, MutableMapping
@@ -21,7 +19,7 @@ class Signals:
         self.instead: Callable[[], None] | None = instead
         self._on_second = on_second
 
-    def __enter__(self) -> Signals:
+    def __enter__(self) -> "Signals":
         for number in SIGNALS:
             asyncio.get_running_loop().add_signal_handler(number, self._receive)
         return self

@@ -40,14 +40,11 @@ class _Watched:
 class Watchdog:
     """Event loop only; `timeout` 0 gives nobody up."""
 
-    def __init__(
-        self, executors: Sequence[Executor], holders: Dispatcher, timeout: float, *, interval: float = INTERVAL
-    ) -> None:
+    def __init__(self, executors: Sequence[Executor], holders: Dispatcher, timeout: float) -> None:
         self._watched = {executor.info.index: _Watched(executor) for executor in executors}
         self._holders = holders
         self._timeout = timeout
         self._dead = 0.0  # seconds without any executor that takes rows
-        self._interval = interval
 
     def receive(self, report: Report) -> None:
         if isinstance(report, StepReport):
@@ -82,5 +79,5 @@ class Watchdog:
 
     async def run(self) -> None:
         while True:
-            await asyncio.sleep(self._interval)
-            self.look(self._interval)
+            await asyncio.sleep(INTERVAL)
+            self.look(INTERVAL)

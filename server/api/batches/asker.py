@@ -20,7 +20,7 @@ from server.api.output.call import open_call
 from server.api.output.reply import encode
 from server.api.register import REGISTER, Record
 from server.api.served_model import DISPATCHER, MODEL, model_name
-from server.batches.batch import LineReply
+from server.batches.batch import BatchRecord, LineReply
 
 log = logging.getLogger(__name__)
 
@@ -56,12 +56,10 @@ class ModelAsker:
     def leave(self, share: Share) -> None:
         self._app[ACCESS].quota.leave(share)
 
-    async def ask(
-        self, endpoint: str, body: bytes, holder: str | None, share: Share, request_id: str
-    ) -> LineReply | None:
+    async def ask(self, record: BatchRecord, body: bytes, share: Share, request_id: str) -> LineReply | None:
         """An answer or error; None where there is no room now."""
         try:
-            reply = await self._answer(endpoint, body, holder, share, request_id)
+            reply = await self._answer(record, body, share, request_id)
         except ApiError as failure:
             return None if failure.status in LATER else _failed(failure, request_id)
         except Exception:
@@ -70,12 +68,11 @@ class ModelAsker:
         # May be large.
         return LineReply(200, request_id, msgspec.Raw(await self._app[MODEL].run_in_thread(encode, reply)))
 
-    async def _answer(
-        self, endpoint: str, raw: bytes, holder: str | None, share: Share, request_id: str
-    ) -> msgspec.Struct:
+    async def _answer(self, batch: BatchRecord, raw: bytes, share: Share, request_id: str) -> msgspec.Struct:
+        app, model, endpoint, holder = self._app, self._app[MODEL], batch.endpoint, batch.holder
         if endpoint == EMBEDDINGS:
-            return (await embed(await decode(raw, EmbeddingBody, self._app), self._app, holder))[0]
-        app, model, kind = self._app, self._app[MODEL], ENDPOINTS[endpoint]
+            return (await embed(await decode(raw, EmbeddingBody, app), app, holder))[0]
+        kind = ENDPOINTS[endpoint]
         given = await decode(raw, kind.schema, app)
         for field, reason in REFUSED.items():
             if getattr(given, field) not in (None, False):

@@ -108,12 +108,11 @@ MOST = 10_000  # entries of a page
 
 def send_page(request: web.Request, entries: Sequence[Entry], shape: type[ListPage[Entry]]) -> web.Response:
     """Entries after the query's `after`, its `limit` at most; raises ApiError 400."""
-    after, limit, begin = request.query.get("after"), read_number(request, "limit", 1, MOST, 20), 0
-    if after is not None:
-        places = [place for place, entry in enumerate(entries) if entry.id == after]
-        if not places:
-            raise invalid("after", f"there is no {after[:200]!r}", "invalid_value")
-        begin = places[0] + 1
+    after, limit = request.query.get("after"), read_number(request, "limit", 1, MOST, 20)
+    ids = [entry.id for entry in entries]
+    if after is not None and after not in ids:
+        raise invalid("after", f"there is no {after[:200]!r}", "invalid_value")
+    begin = 0 if after is None else ids.index(after) + 1
     page = list(entries[begin : begin + limit])
     first, last = (page[0].id, page[-1].id) if page else (None, None)
     return json_response(shape(page, first, last, begin + len(page) < len(entries)))

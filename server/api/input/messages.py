@@ -108,9 +108,8 @@ CHAT_WORDS: Mapping[str, str] = {
     "response_format.json_schema": "output_config.format",
 }
 
-SAMPLING = ("max_tokens", "stream", "temperature", "top_p", "top_k", "priority", "deadline_ms", "promise")
-FORMS = ("structured_outputs", *chat.OtherWords.__struct_fields__)
-"""Fields that mean the same in a chat."""
+# fields that mean the same in a chat
+SAME = {*chat.ChatBody.__struct_fields__} - {"messages", "tools", "tool_choice", "response_format"}
 
 OWN_TOOLS = (None, "custom")  # types run by the client
 
@@ -131,13 +130,10 @@ def as_chat(body: CountBody) -> chat.ChatBody:
     told = [] if system is None else [chat.Message("system", join_content(system, "system"))]
     choice, form = body.tool_choice, None if body.output_config is None else body.output_config.format
     form = form or body.output_format
-    sampling: dict[str, Any] = {}
-    if isinstance(body, MessagesBody):
-        sampling = {name: getattr(body, name) for name in SAMPLING} | {"stop": body.stop_sequences}
+    same: dict[str, Any] = {name: getattr(body, name) for name in body.__struct_fields__ if name in SAME}
     return chat.ChatBody(
-        **sampling,
-        **{name: getattr(body, name) for name in FORMS},
-        model=body.model,
+        **same,
+        stop=body.stop_sequences if isinstance(body, MessagesBody) else None,
         messages=[*told, *turns],
         # A trailing assistant turn is continued.
         continue_final_message=bool(turns) and turns[-1].role == "assistant",
@@ -189,10 +185,6 @@ def _tool(tool: MessageTool) -> chat.ChatTool:
 
 
 def _tool_choice(choice: MessageToolChoice) -> Literal["none", "auto", "required"] | chat.NamedTool:
-    match choice.type:
-        case "auto" | "none":
-            return choice.type
-        case "any":
-            return "required"
-        case "tool":
-            return chat.NamedTool(chat.NamedFunction(required(choice.name, "tool_choice.name")))
+    if choice.type == "tool":
+        return chat.NamedTool(chat.NamedFunction(required(choice.name, "tool_choice.name")))
+    return "required" if choice.type == "any" else choice.type

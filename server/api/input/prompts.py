@@ -106,9 +106,8 @@ def render_chat(
     offered = [tool.definition for tool in tools.offered]
     if offered:
         check_bytes(len(orjson.dumps(offered)), "tools", model)
-    if not model.text.takes_tools and (
-        offered or any(turn["role"] == "tool" or turn.get("tool_calls") for turn in turns)
-    ):
+    uses = offered or any(turn["role"] == "tool" or turn.get("tool_calls") for turn in turns)
+    if uses and not model.text.takes_tools:
         turns, offered = plain_turns(turns, tools), []
     check_bytes(sum(len(turn["content"].encode()) for turn in turns), "messages", model)
     options: dict[str, Any] = {

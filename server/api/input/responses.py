@@ -153,9 +153,8 @@ def _named(choice: NamedFunctionChoice) -> chat.NamedTool:
 
 
 def _response_format(text: TextConfig | None) -> chat.ResponseFormat | None:
-    if text is None or text.format is None:
+    if text is None or (asked := text.format) is None:
         return None
-    asked = text.format
     schema = chat.JsonSchema(asked.schema, asked.name, asked.description, asked.strict)
     return chat.ResponseFormat(asked.type, schema if asked.type == "json_schema" else None, asked.schema)
 
@@ -185,9 +184,8 @@ def conversation(body: ResponsesBody, known: Mapping[str, chat.Message]) -> list
 
 
 def is_reference(item: InputItem) -> bool:
-    return item.kind == "item_reference" or (
-        item.kind == "message" and item.role is item.content is None and bool(item.id)
-    )
+    bare = item.kind == "message" and item.role is item.content is None
+    return item.kind == "item_reference" or (bare and bool(item.id))
 
 
 def _turns(item: InputItem, path: str, known: Mapping[str, chat.Message]) -> Iterator[chat.Message]:
@@ -240,13 +238,10 @@ def _tool(tool: ResponseTool, path: str) -> chat.ChatTool:
 
 
 def _refuse_unsupported(body: ResponsesBody) -> None:
+    stored = is_given(body.conversation)
     refuse_asked(
         ("background", body.background, "answers come in the response only; leave it out"),
-        (
-            "conversation",
-            is_given(body.conversation),
-            "there are no stored conversations here; use previous_response_id",
-        ),
+        ("conversation", stored, "there are no stored conversations here; use previous_response_id"),
         ("prompt", is_given(body.prompt), "there are no stored prompts here; use instructions and input"),
         ("truncation", body.truncation == "auto", "nothing is left out of a conversation; use 'disabled'"),
         ("top_logprobs", body.tools and wants_logprobs(body), "are not there with tools; use /v1/chat/completions"),

@@ -50,17 +50,13 @@ async def foresee(
     cache = "" if model.settings.prefix_cache_shared else holder or ""
     known = Known(priority=body.priority or 0, client=client, cache_scope=f"{cache} {salt}" if salt else cache) | more
 
-    chosen = list_sampling(body, prompts, model, most, seeded=seeded)
-    queries = [
-        replace(prompt.parts, max_tokens=own[0].max_tokens, scope=scope)
-        for prompt, own in zip(prompts, chosen, strict=True)
-    ]
-    asked = [
-        asyncio.ensure_future(app[LENGTHS].predict(query, own[0])) for query, own in zip(queries, chosen, strict=True)
-    ]
+    chosen = [*zip(prompts, list_sampling(body, prompts, model, most, seeded=seeded), strict=True)]
+    queries = [replace(prompt.parts, max_tokens=own[0].max_tokens, scope=scope) for prompt, own in chosen]
+    predict = app[LENGTHS].predict
+    asked = [asyncio.ensure_future(predict(query, own[0])) for query, (_, own) in zip(queries, chosen, strict=True)]
     try:
         wanted = list[WantedAnswer]()
-        for prompt, own, query, told in zip(prompts, chosen, queries, await asyncio.gather(*asked), strict=True):
+        for (prompt, own), query, told in zip(chosen, queries, await asyncio.gather(*asked), strict=True):
             length, expected = Known(), query.max_tokens
             if told is not None:
                 length = Known(predicted_length=told.length, distribution=told.distribution)

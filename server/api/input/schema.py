@@ -20,6 +20,7 @@ Bias = Annotated[float, Meta(ge=-100, le=100)]
 TokenId = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 Alternatives = Annotated[int, Meta(ge=0, le=20)]
 TokenIds = Annotated[list[TokenId], Meta(max_length=2**20)]
+Texts = Annotated[str, Meta(min_length=1)] | Annotated[list[str | int | TokenIds], Meta(min_length=1, max_length=2**20)]
 StopString = Annotated[str, Meta(min_length=1, max_length=256)]
 StopStrings = Annotated[list[StopString], Meta(max_length=256)]
 FunctionName = Annotated[str, Meta(pattern="^[a-zA-Z0-9_.-]{1,128}$")]
@@ -38,10 +39,8 @@ def told(**schema: object) -> Meta:
 
 def one_kind(most: int) -> Meta:
     """A text or token ids, or up to `most` of either."""
-    several: list[dict[str, object]] = [
-        {"items": {"type": "string", "minLength": 1}, "maxItems": most},
-        {"items": {"type": "array", "minItems": 1}, "maxItems": most},
-    ]
+    kinds: list[dict[str, object]] = [{"type": "string", "minLength": 1}, {"type": "array", "minItems": 1}]
+    several = [{"items": kind, "maxItems": most} for kind in kinds]
     return told(allOf=[{"anyOf": [{"type": "string"}, {"items": {"type": "integer", "minimum": 0}}, *several]}])
 
 
@@ -279,11 +278,7 @@ class ChatBody(GenerationBody, frozen=True, kw_only=True):
 class CompletionBody(GenerationBody, frozen=True, kw_only=True):
     """POST /v1/completions."""
 
-    prompt: Annotated[
-        Annotated[str, Meta(min_length=1)]
-        | Annotated[list[str | int | TokenIds], Meta(min_length=1, max_length=2**20)],
-        one_kind(MAX_CHOICES),
-    ]
+    prompt: Annotated[Texts, one_kind(MAX_CHOICES)]
     echo: bool | None = None
     logprobs: Alternatives | None = None
     best_of: BestOf | None = None

@@ -92,7 +92,7 @@ def _read(body: TextBody, tools: Toolbox, closed: bool) -> tuple[Grammar | None,
     answer, param = _answer(body, closed)
     if tools.must_call:
         answer, param = calls_grammar(tools), "tools"
-    elif tools and answer is not None:
+    elif tools.offered and answer is not None:
         answer = calls_grammar(tools, answer)
     if answer is not None and body.replay_tokens is not None:
         raise invalid("replay_tokens", "an answer of a given length cannot also be structured; leave one out")
@@ -178,11 +178,9 @@ def _of_json(schema: Any, path: str, *, lenient: bool, closed: bool) -> Grammar:
 def calls_grammar(tools: Toolbox, answer: Grammar | None = None) -> Grammar:
     """One or more calls, or an answer of its own schema."""
     heads = " | ".join(f"{_quoted(call_head(tool.name))} arguments_{place}" for place, tool in tools.callable)
-    rules = [
-        CALLS if answer is None else f"{CALLS} | answer",
-        f"calls: call ({_quoted(BETWEEN)} call)*" if tools.parallel else "calls: call",
-        f"call: ({heads}) {_quoted(CALL_TAIL)}",
-    ]
+    start = CALLS if answer is None else f"{CALLS} | answer"
+    calls = f"calls: call ({_quoted(BETWEEN)} call)*" if tools.parallel else "calls: call"
+    rules = [start, calls, f"call: ({heads}) {_quoted(CALL_TAIL)}"]
     schemas = {f"arguments_{at}": (dict(one.parameters, type="object"), one.lenient) for at, one in tools.callable}
     if answer is not None:
         schemas["answer"] = orjson.loads(answer.text), answer.lenient

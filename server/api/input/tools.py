@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from types import MappingProxyType
 from typing import Any
 
@@ -36,9 +37,6 @@ class Toolbox:
     must_call: bool = False
     parallel: bool = True  # several calls an answer
 
-    def __bool__(self) -> bool:
-        return bool(self.offered)
-
     @property
     def callable(self) -> list[tuple[int, Tool]]:
         """With their places."""
@@ -50,9 +48,7 @@ NO_TOOLS = Toolbox()
 
 def toolbox(body: ChatBody, *, closed: bool = False) -> Toolbox:
     """None where calls are forbidden; `closed` schemas allow only named properties. Raises ApiError 400."""
-    tools = tuple(
-        _tool(tool.function, f"tools[{place}].function", closed) for place, tool in enumerate(body.tools or [])
-    )
+    tools = tuple(_tool(one.function, f"tools[{at}].function", closed) for at, one in enumerate(body.tools or []))
     names = [tool.name for tool in tools]
     for place, name in enumerate(names):
         if name in names[:place]:
@@ -120,23 +116,20 @@ To call a function, answer with its name and its arguments as JSON, between thes
 The result comes between <tool_response> and </tool_response> in the next message."""
 
 
-KEPT = ("name", "reasoning_content")  # also known to templates without tools
+KEPT = ("role", "name", "reasoning_content")  # also known to templates without tools
 
 
 def plain_turns(turns: Sequence[Turn], tools: Toolbox) -> list[Turn]:
     """For a template without tools: roles and texts."""
     plain: list[Turn] = []
-    results = False  # whether the last turn is results
-    for turn in turns:
-        is_result = turn["role"] == "tool"
-        content = f"{RESULT_OPEN}\n{turn['content']}\n{RESULT_CLOSE}" if is_result else _with_calls(turn)
-        if is_result and results:
-            plain[-1]["content"] += f"\n{content}"
+    for are_results, some in groupby(turns, key=lambda turn: turn["role"] == "tool"):
+        if are_results:
+            results = (f"{RESULT_OPEN}\n{turn['content']}\n{RESULT_CLOSE}" for turn in some)
+            plain.append({"role": "user", "content": "\n".join(results)})
         else:
-            kept = {} if is_result else {name: turn[name] for name in KEPT if name in turn}
-            plain.append({"role": "user" if is_result else turn["role"], "content": content, **kept})
-        results = is_result
-    return _instructed(plain, tools) if tools else plain
+            for turn in some:
+                plain.append({name: turn[name] for name in KEPT if name in turn} | {"content": _with_calls(turn)})
+    return _instructed(plain, tools) if tools.offered else plain
 
 
 def join_turns(turns: Sequence[Turn], *, system: bool) -> list[Turn]:

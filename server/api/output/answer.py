@@ -135,11 +135,6 @@ class Item:
     def text(self) -> str:
         return "".join(self.parts)
 
-    @property
-    def is_whole_call(self) -> bool:
-        """Complete, even if the answer is truncated behind it."""
-        return self.call is not None and isinstance(try_json(self.text), dict)
-
 
 class ItemWords(Words):
     """Words a call's only answer as typed events; the last ends the stream."""
@@ -165,7 +160,9 @@ class ItemWords(Words):
             return
         if not self.items:  # an empty text
             yield from self._begin(None)
-        cut = part.update.finish_reason is FinishReason.LENGTH and not self.items[-1].is_whole_call
+        last, cut = self.items[-1], part.update.finish_reason is FinishReason.LENGTH
+        if cut and last.call is not None and isinstance(try_json(last.text), dict):
+            cut = False  # behind a call that is complete
         yield from self._close("incomplete" if cut else "completed")
         yield from self.ending(part.update)
 

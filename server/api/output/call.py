@@ -5,8 +5,8 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 
-import msgspec
 from aiohttp import web
+from msgspec.structs import replace
 
 from engine.messages import FinishReason, RowUpdate
 from scheduler.dispatcher import Dispatcher
@@ -77,9 +77,7 @@ class Call:
         if self.scoring:
             # Zero tokens were asked for.
             reason = FinishReason.LENGTH if ends else None
-            update = msgspec.structs.replace(
-                update, token_ids=(), text="", logprobs=(), finish_reason=reason, stop_reason=None
-            )
+            update = replace(update, token_ids=(), text="", logprobs=(), finish_reason=reason, stop_reason=None)
         answer.tokens += len(update.token_ids)
         ended = answer.reader.ended
         pieces = answer.reader.push(update.text, last=ends)
@@ -87,7 +85,7 @@ class Call:
             self.dispatcher.cancel(answer.request)
             answer.request.stream.put(RowUpdate(answer.request.row_id, finish_reason=FinishReason.STOP))
         if update.finish_reason is FinishReason.LENGTH and answer.reader.whole:
-            update = msgspec.structs.replace(update, finish_reason=FinishReason.STOP)
+            update = replace(update, finish_reason=FinishReason.STOP)
         return Part(answer, update, pieces, answer.weight if ends else weight)
 
     def usage(self) -> Usage:
@@ -104,7 +102,7 @@ class Call:
         told = measure(self.requests)
         if ESTIMATE not in self.record.asks:
             return told
-        return msgspec.structs.replace(told, estimate=expectation_of(self.requests, self.dispatcher.now(), run=True))
+        return replace(told, estimate=expectation_of(self.requests, self.dispatcher.now(), run=True))
 
 
 @asynccontextmanager

@@ -130,7 +130,7 @@ def _deltas(answer: Answer, pieces: Sequence[Piece]) -> list[Delta]:
     text, called = _said(pieces), _call_deltas(pieces)
     found = [Delta(content=text)] if text else []
     found += [Delta(tool_calls=[call]) for call in called]
-    found = found or [Delta(content=None if answer.prompt.tools else "")]
+    found = found or [Delta(content=None if answer.prompt.tools.offered else "")]
     if not answer.begun:
         found[0] = msgspec.structs.replace(found[0], role="assistant")
     answer.begun = True

@@ -186,7 +186,7 @@ Reader: TypeAlias = PlainText | GuaranteedCalls | FoundCalls
 
 def reader_of(tools: Toolbox, *, guaranteed: bool) -> Reader:
     """`guaranteed` where a grammar makes it."""
-    if not tools:
+    if not tools.offered:
         return PlainText()
     schemas = {tool.name: tool.parameters for _, tool in tools.callable}
     return GuaranteedCalls() if guaranteed else FoundCalls(schemas, parallel=tools.parallel)

@@ -243,13 +243,10 @@ def completion_logprobs(
     ids: Sequence[int], tokens: Sequence[TokenLogprob | None], text: Text, *, alternatives: int, offsets: list[int]
 ) -> CompletionLogprobs:
     """Of `ids`, `offsets` characters into the text; None for a prompt's first token."""
-    tops = Lazy(_top, tokens, text, alternatives)
-    return CompletionLogprobs(
-        tokens=[text.token_text(token_id) for token_id in ids],
-        token_logprobs=[None if token is None else max(token.logprob, LEAST) for token in tokens],
-        top_logprobs=tops if alternatives else None,
-        text_offset=offsets,
-    )
+    texts = [text.token_text(token_id) for token_id in ids]
+    logprobs = [None if token is None else max(token.logprob, LEAST) for token in tokens]
+    tops = Lazy(_top, tokens, text, alternatives) if alternatives else None
+    return CompletionLogprobs(texts, logprobs, tops, offsets)
 
 
 def _top(token: TokenLogprob | None, text: Text, alternatives: int) -> dict[str, float] | None:

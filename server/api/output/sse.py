@@ -2,8 +2,6 @@
 timeouts for stalled readers.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import re
@@ -86,7 +84,7 @@ class EventStream:
         self._writing = 0  # under way
         self._changed = self._loop.time()  # last write's begin or end
 
-    async def __aenter__(self) -> EventStream:
+    async def __aenter__(self) -> "EventStream":
         await self.response.prepare(self._request)
         if self.response.headers.get("Transfer-Encoding") == "chunked":
             self._transport = self._request.transport

@@ -62,12 +62,8 @@ class Chat(Talk):
     """The server to talk to, and the settings of the conversation."""
 
     url: str = option("http://127.0.0.1:8000", "where the server listens", metavar="URL")
-    api_key: str | None = option(
-        None,
-        f"where the server wants one (default: the first of ${KEYS}, or $OPENAI_API_KEY)",
-        metavar="KEY",
-        secret=True,
-    )
+    api_key: str | None = option(None, metavar="KEY", secret=True)
+    """where the server wants one (default: the first of $LENGTHWISE_API_KEY, or $OPENAI_API_KEY)"""
     model: str | None = option(None, "model to talk to (default: the server's)", metavar="NAME")
 
 

@@ -105,8 +105,7 @@ def _install(options: Install) -> None:
     written = FOLDER / "NAME.toml" if options.template else options.reads
     try:
         if not options.template:
-            first = FIRST_CONFIG.format(command=command) + FIRST_BACKEND * options.gateway
-            _write_once(config, first, 0o644)
+            _write_once(config, FIRST_CONFIG.format(command=command) + FIRST_BACKEND * options.gateway, 0o644)
         made = _write_once(keys, f"{secrets.token_hex(32)}\n", 0o600)
         path = _below(options.root, UNITS / name)
         if path.exists() and path.read_text("utf-8") != unit and not options.force:

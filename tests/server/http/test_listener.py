@@ -168,7 +168,7 @@ async def test_a_unix_socket_serves_from_when_it_listens_and_is_gone_afterwards(
         with take_path(path) as taken:
             assert not path.exists()
             service = fake_service(dispatcher)
-            async with listen(service, taken, uds=path) as app:
+            async with listen(service, taken, Front(settings=FrontConfig(uds=path))) as app:
                 with pytest.raises(UserError, match="already in use"), take_path(path):
                     pass
                 connector = aiohttp.UnixConnector(str(path))
@@ -208,7 +208,7 @@ async def test_another_user_reaches_a_socket_whose_mode_lets_it_at_any_umask(mod
             async with played_dispatcher() as dispatcher:
                 with take_path(path) as taken:
                     service = fake_service(dispatcher)
-                    async with listen(service, taken, uds=path, uds_mode=mode):
+                    async with listen(service, taken, Front(settings=FrontConfig(uds=path, uds_mode=mode))):
                         assert await connects_as(65534, path) is reached
     finally:
         os.umask(before)
@@ -241,8 +241,8 @@ async def test_two_servers_that_load_at_once_do_not_take_each_others_socket(tmp_
     service = fake_service(PlayedDispatcher())
     with take_path(path) as taken, socket.socket(socket.AF_UNIX) as late:
         late.bind(str(tmp_path / "late"))
-        async with listen(service, taken, uds=path):
+        async with listen(service, taken, Front(settings=FrontConfig(uds=path))):
             with pytest.raises(UserError, match="already in use"):
-                async with listen(service, late, uds=path):
+                async with listen(service, late, Front(settings=FrontConfig(uds=path))):
                     pass
             assert path.exists()

@@ -42,7 +42,7 @@ async def test_a_whole_message_has_a_block_of_text(live: Live) -> None:
     assert reply.pop("id").startswith("msg_")
     cache = {"cache_read_input_tokens": 0, "cache_creation_input_tokens": 0}
     assert reply == {
-        **{"type": "message", "role": "assistant", "model": live.service.model.id},
+        **{"type": "message", "role": "assistant", "model": live.service.model.names[0]},
         "content": [{"type": "text", "text": ANSWER}],
         **{"stop_reason": "end_turn", "stop_sequence": None},
         "usage": {"input_tokens": len(text), "output_tokens": len(ANSWER.encode()) + 1, **cache},
