@@ -17,17 +17,13 @@ import orjson
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 FLAGS = (
-    "--headless=new",
-    "--no-sandbox",  # as root there is none
-    "--disable-gpu",
-    "--disable-dev-shm-usage",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--no-first-run",
-    "--hide-scrollbars",
-    "--force-color-profile=srgb",
-    "--remote-debugging-port=0",
+    *("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run"),
+    *("--disable-background-networking", "--disable-component-update", "--hide-scrollbars"),
+    *("--force-color-profile=srgb", "--remote-debugging-port=0"),
 )
+"""Without a sandbox, as there is none for root."""
+
+NONE: Mapping[str, str] = MappingProxyType({})
 PATIENCE = 60_000
 """Milliseconds after which something that should be on the page is not."""
 
@@ -63,15 +59,7 @@ class Page:
         self._loaded: asyncio.Queue[str] = asyncio.Queue()
         """Numbers of the loads that are over."""
 
-    async def open(
-        self,
-        url: str,
-        width: int = 1280,
-        height: int = 900,
-        *,
-        dark: bool = False,
-        headers: Mapping[str, str] = MappingProxyType({}),
-    ) -> None:
+    async def open(self, url: str, width: int = 1280, height: int = 900, headers: Mapping[str, str] = NONE) -> None:
         """Go there, in a window of that size, with headers that all requests shall have."""
         context = (await self.call("Target.createBrowserContext"))["browserContextId"]
         target = await self.call("Target.createTarget", url="about:blank", browserContextId=context)
@@ -82,7 +70,7 @@ class Page:
         await self.call("Page.setLifecycleEventsEnabled", enabled=True)
         await self.send_headers(headers)
         await self.resize(width, height)
-        await self.prefer("prefers-color-scheme", "dark" if dark else "light")
+        await self.prefer("prefers-color-scheme", "light")
         await self.go(url)
 
     async def go(self, url: str) -> None:
@@ -93,8 +81,8 @@ class Page:
             while await self._loaded.get() != load:
                 pass
 
-    async def resize(self, width: int, height: int, *, ratio: float = 1) -> None:
-        metrics = {"width": width, "height": height, "deviceScaleFactor": ratio, "mobile": width < 600}
+    async def resize(self, width: int, height: int) -> None:
+        metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600}
         await self.call("Emulation.setDeviceMetricsOverride", **metrics)
 
     async def prefer(self, feature: str, value: str) -> None:
@@ -135,8 +123,8 @@ class Page:
     async def type(self, text: str) -> None:
         await self.call("Input.insertText", text=text)
 
-    async def screenshot(self, path: Path, *, whole: bool = False) -> None:
-        answer = await self.call("Page.captureScreenshot", format="png", captureBeyondViewport=whole)
+    async def screenshot(self, path: Path) -> None:
+        answer = await self.call("Page.captureScreenshot", format="png", captureBeyondViewport=False)
         path.write_bytes(base64.b64decode(answer["data"]))
 
     async def call(self, method: str, **params: Any) -> Any:

@@ -3,9 +3,8 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import aiohttp
 import pytest
@@ -52,19 +51,15 @@ async def page(browser: str, live_url: str) -> AsyncIterator[Page]:
         yield page
 
 
-@dataclass(frozen=True, slots=True)
-class Played:
-    """A page before a server whose answers and rows the test plays."""
-
-    page: Page
-    theatre: Theatre
+Played: TypeAlias = tuple[Page, Theatre]
+"""A page before a server whose answers and rows the test plays."""
 
 
 @pytest.fixture
 async def played(browser: str) -> AsyncIterator[Played]:
     theatre = Theatre("fake")
     async with live_server(feed=theatre.feed) as live, connected(browser, live.url) as page:
-        yield Played(page, theatre)
+        yield page, theatre
 
 
 async def test_it_names_what_serves(page: Page) -> None:
@@ -86,7 +81,7 @@ async def test_rows_appear_while_requests_stream(page: Page, live_url: str) -> N
 
 
 async def test_rows_are_also_told_in_words(played: Played) -> None:
-    page, theatre = played.page, played.theatre
+    page, theatre = played
     rows = [theatre.submit(predicted=6.0).row_id for _ in range(3)]
     theatre.dispatcher.dispatch()
     theatre.step(*rows[:2], begun=(rows[0], rows[1]))
@@ -145,7 +140,7 @@ async def test_a_page_that_is_opened_sees_what_has_been(browser: str) -> None:
 
 async def test_only_clients_with_something_to_tell_are_listed(played: Played) -> None:
     """There was a line "all others 0 0 0 %"."""
-    page, theatre = played.page, played.theatre
+    page, theatre = played
     for client in ("ann", "bob", ""):
         theatre.submit().client = client
     theatre.dispatcher.dispatch()
@@ -160,7 +155,7 @@ async def test_only_clients_with_something_to_tell_are_listed(played: Played) ->
 
 async def test_the_queue_is_shown_in_the_order_in_which_it_is_served(played: Played) -> None:
     """It was shown in order of arrival beside waits by another order, which did not rise."""
-    page, theatre = played.page, played.theatre
+    page, theatre = played
     theatre.dispatcher.waits.wait = lambda request: float(theatre.dispatcher.waits.place(request) or 0)  # type: ignore[method-assign]
     late, early = theatre.submit(), theatre.submit(priority=-1)
     await page.until("document.querySelectorAll('#queue tbody tr').length === 2")
@@ -173,7 +168,7 @@ async def test_the_queue_is_shown_in_the_order_in_which_it_is_served(played: Pla
 
 async def test_predictions_are_judged_by_answers_that_could_show_them_wrong(played: Played) -> None:
     """Answers that max_tokens had cut, and predictions of max_tokens, counted as right: 4 tokens, 8 % for 19, 65 %."""
-    page, theatre = played.page, played.theatre
+    page, theatre = played
     rows = [theatre.submit(predicted=predicted) for predicted in (1.0, 4.0, 8.0, 3.0)]
     theatre.dispatcher.dispatch()
     theatre.dispatcher.dispatch()
@@ -186,7 +181,7 @@ async def test_predictions_are_judged_by_answers_that_could_show_them_wrong(play
 
 
 async def test_figures_agree_with_the_pictures(played: Played) -> None:
-    page, theatre = played.page, played.theatre
+    page, theatre = played
     texts = "['requests', 'requests-note', 'first', 'latency', 'useful', 'useful-note']"
     told = f"{texts}.map((one) => document.getElementById(one).textContent).join(' | ')"
     theatre.clock.time += 1.0
@@ -213,7 +208,7 @@ async def test_nothing_is_wider_than_the_window(page: Page, tmp_path: Path, widt
 
 
 async def test_a_phone_shows_the_batch_first_and_the_whole_queue(played: Played) -> None:
-    page, theatre = played.page, played.theatre
+    page, theatre = played
     theatre.dispatcher.waits.wait = lambda request: 754.0  # type: ignore[method-assign]
     await page.resize(360, 800)
     theatre.submit(predicted=12345.0)
@@ -261,13 +256,13 @@ async def test_single_keys_work_but_not_while_something_is_typed(page: Page) -> 
 
 
 async def test_a_lost_connection_is_told_and_comes_back(played: Played) -> None:
-    page = played.page
+    page, theatre = played
     await page.value("""{
         const link = document.getElementById('link');
         window.seen = [];
         new MutationObserver(() => window.seen.push(link.textContent)).observe(link, { childList: true });
     }""")
-    played.theatre.feed.receive(ExecutorDied(99, "a fault, so that the feed ends"))
+    theatre.feed.receive(ExecutorDied(99, "a fault, so that the feed ends"))
     await page.until("window.seen.join() === 'connection lost,connecting,live'")
 
 

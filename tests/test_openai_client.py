@@ -32,19 +32,6 @@ def respond(client: OpenAI, **extra: object) -> Any:
     return client.responses.create(**RESPONSE, extra_body=ENDLESS | extra)
 
 
-def test_models_are_listed_and_found(client: OpenAI) -> None:
-    assert [model.id for model in client.models.list()] == [MODEL]
-    assert client.models.retrieve(MODEL).owned_by == "lengthwise"
-
-
-def test_a_whole_answer_counts_its_tokens(client: OpenAI) -> None:
-    answer = chat(client)
-    (choice,) = answer.choices
-    assert (answer.object, choice.message.role, choice.finish_reason) == ("chat.completion", "assistant", "length")
-    assert choice.message.content is not None
-    assert answer.usage.completion_tokens == 12 == answer.usage.total_tokens - answer.usage.prompt_tokens
-
-
 def test_a_streamed_answer_is_the_whole_answer(client: OpenAI) -> None:
     asked = {**CHAT, "extra_body": ENDLESS, "stream": True, "stream_options": {"include_usage": True}}
     *chunks, last = client.chat.completions.create(**asked)
@@ -52,38 +39,14 @@ def test_a_streamed_answer_is_the_whole_answer(client: OpenAI) -> None:
     assert "".join(choice.delta.content or "" for choice in choices) == whole.choices[0].message.content
     assert (choices[0].delta.role, choices[-1].finish_reason) == ("assistant", "length")
     assert (last.choices, last.usage) == ([], whole.usage)
-
-
-def test_n_greedy_answers_are_equal_and_n_sampled_ones_are_not(client: OpenAI) -> None:
-    same = chat(client, n=3)
-    assert [choice.index for choice in same.choices] == [0, 1, 2]
-    assert len({choice.message.content for choice in same.choices}) == 1
-    different = chat(client, n=3, temperature=1.5, seed=1, max_tokens=24)
-    assert len({choice.message.content for choice in different.choices}) == 3
+    assert whole.choices[0].message.role == "assistant"
+    assert whole.usage.completion_tokens == 12 == whole.usage.total_tokens - whole.usage.prompt_tokens
 
 
 def test_the_choices_of_one_call_are_those_of_calls_with_the_seeds_that_follow(client: OpenAI) -> None:
     together = chat(client, temperature=1.2, n=2, seed=40).choices
     alone = [chat(client, temperature=1.2, seed=seed).choices[0] for seed in (40, 41)]
     assert [choice.message.content for choice in together] == [choice.message.content for choice in alone]
-
-
-def test_an_answer_ends_before_its_stop_string(client: OpenAI) -> None:
-    whole = chat(client, max_tokens=40).choices[0].message.content
-    stop = whole[5:8]
-    stopped = chat(client, max_tokens=40, stop=[stop]).choices[0]
-    assert (stopped.finish_reason, stopped.message.content) == ("stop", whole[: whole.index(stop)])
-    included = chat(client, max_tokens=40, stop=stop, include_stop_str_in_output=True).choices[0]
-    assert included.message.content == whole[: whole.index(stop) + len(stop)]
-
-
-def test_logprobs_of_a_chat_go_with_its_tokens(client: OpenAI) -> None:
-    scored = chat(client, logprobs=True, top_logprobs=3).choices[0].logprobs.content
-    assert len(scored) == 12
-    for token in scored:
-        best = [one.logprob for one in token.top_logprobs]
-        assert len(best) == 3 and best == sorted(best, reverse=True)
-        assert token.logprob == pytest.approx(best[0]) and token.logprob <= 0  # greedy takes the likeliest
 
 
 def test_logprobs_of_a_completion_and_its_echo_agree_with_scoring_it_afterwards(client: OpenAI) -> None:
@@ -106,11 +69,6 @@ def test_several_prompts_are_answered_as_each_alone(client: OpenAI) -> None:
     assert together.usage.prompt_tokens == sum(answer.usage.prompt_tokens for answer in alone)
 
 
-def test_a_streamed_completion_is_the_whole_completion(client: OpenAI) -> None:
-    stream = client.completions.create(**COMPLETION, prompt=[5, 6, 7], stream=True, extra_body=ENDLESS)
-    assert "".join(chunk.choices[0].text for chunk in stream) == complete(client, [5, 6, 7]).choices[0].text
-
-
 def test_errors_are_raised_as_the_clients_own_kinds(client: OpenAI) -> None:
     with pytest.raises(openai.NotFoundError, match="'other' is not served here") as unknown:
         client.chat.completions.create(model="other", messages=MESSAGES)
@@ -121,13 +79,6 @@ def test_errors_are_raised_as_the_clients_own_kinds(client: OpenAI) -> None:
     with pytest.raises(openai.BadRequestError) as long:
         complete(client, "word " * 100_000)
     assert long.value.code == "context_length_exceeded"
-
-
-def test_nul_is_read_and_counted_like_any_character(client: OpenAI) -> None:
-    plain, holding = complete(client, "ab").usage, complete(client, "a\0b", stop="\0").usage
-    assert holding.prompt_tokens == plain.prompt_tokens + 1
-    reply = chat(client, messages=[{"role": "user", "content": "a\0"}], max_tokens=2)
-    assert reply.choices[0].finish_reason == "length"
 
 
 async def test_many_clients_at_once_each_get_what_they_get_alone(many: AsyncOpenAI) -> None:
@@ -163,22 +114,3 @@ def test_the_clients_own_reader_of_response_streams_reads_ours(client: OpenAI) -
     with client.responses.stream(model=MODEL, input="Hi", temperature=0, max_output_tokens=64) as stream:
         pieces = [event.delta for event in stream if event.type == "response.output_text.delta"]
     assert "".join(pieces) == respond(client, input="Hi", max_output_tokens=64, ignore_eos=False).output_text
-
-
-def test_a_response_goes_on_from_one_that_was_stored(client: OpenAI) -> None:
-    first = respond(client, input="Hi")
-    second = respond(client, input="More", previous_response_id=first.id)
-    assert second.usage.input_tokens > first.usage.total_tokens
-    assert client.responses.retrieve(first.id).output_text == first.output_text
-    client.responses.delete(first.id)
-    with pytest.raises(openai.NotFoundError):
-        respond(client, input="More", previous_response_id=first.id)
-
-
-def test_tokenizing_there_and_back_keeps_the_text(client: OpenAI) -> None:
-    text = "Hello 世界 😀 <|im_end|>"
-    tokens = client.post("../tokenize", cast_to=dict[str, Any], body={"prompt": text})
-    assert tokens["count"] == len(tokens["tokens"])
-    assert client.post("../detokenize", cast_to=dict[str, str], body={"tokens": tokens["tokens"]})["prompt"] == text
-    counted = client.post("../tokenize", cast_to=dict[str, Any], body={"messages": MESSAGES})
-    assert chat(client).usage.prompt_tokens == counted["count"]

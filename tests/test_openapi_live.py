@@ -2,7 +2,6 @@
 what the document says, and none is a failure of the server.
 """
 
-import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -111,15 +110,6 @@ def test_answers_are_as_the_document_says(url: str, operation: Operation) -> Non
     keeps = operation.template.startswith(("/v1/files", "/v1/batches"))  # which this server does not
     if operation.name not in LOOSE:
         assert (404 if guesses or keeps else 200) in statuses, statuses
-
-
-@pytest.mark.skipif(
-    "LENGTHWISE_TEST_BODIES" not in os.environ, reason="takes a quarter of an hour: set LENGTHWISE_TEST_BODIES=1"
-)
-@pytest.mark.timeout(3600)
-@pytest.mark.parametrize("operation", [one for one in DESCRIBED if one.name in QUICK], ids=lambda one: one.name)
-def test_two_thousand_answers_to_each_body_are_as_the_document_says(url: str, operation: Operation) -> None:
-    assert 200 in statuses_of(url, operation, 2000)
 
 
 def simpler(body: dict[str, Any]) -> dict[str, Any]:

@@ -8,7 +8,6 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from types import MappingProxyType
 
 import pytest
 
@@ -25,45 +24,41 @@ BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]  # other programs may keep the cores busy
 
 IN_A_CLONE = "test_tutorials.py runs it in a clone"
-LEFT_OUT: Mapping[str, str] = MappingProxyType(
-    {
-        "make serve": "fetches the default models; the server of these tests is the same command with a tiny model",
-        'make serve ARGS="~/models/Qwen2.5-0.5B-Instruct"': "the checkpoint is the reader's",
-        'make serve ARGS="~/models/SmolLM2-360M-Q8_0.gguf"': "the file is the reader's",
-        'make serve ARGS="Qwen/Qwen2.5-0.5B-Instruct"': "asks a model hub",
-        "lengthwise arena": "takes minutes; test_grid.py plays one of its loads",
-        "lengthwise arena --strategies my_order.py:MY_ORDER": "the same",
-        "lengthwise strategy new my_order": IN_A_CLONE,
-        "python -m pytest -c /dev/null --rootdir . test_my_order.py": IN_A_CLONE,
-        "lengthwise simulate --cost cpu-smollm2-135m --max-num-seqs 8 --rate 1 --strategies my_order.py:MY_ORDER,"
-        "baton-pd,lengthwise": IN_A_CLONE,
-        "lengthwise simulate --cost cpu-smollm2-135m --max-num-seqs 8 --rate 1 --strategies baton-pd,"
-        "lengthwise": IN_A_CLONE,
-        "lengthwise whatif": "wants a day's journal; test_whatif.py writes one",
-        "lengthwise bench grid": "takes minutes; test_grid.py plays some of its cells",
-        "lengthwise bench gpu": "starts servers; test_command.py of its folder goes through the same dry run",
-        "lengthwise compare --strategies vs,lengthwise,scls": "starts nine servers; test_compare_command.py three",
-        "lengthwise compare --strategies baton-pd,my_order.py:MY_ORDER --num-prompts 60 --request-rates inf "
-        "--max-output-len 128 --replay-lengths --serve-args='--max-num-seqs 8'": "starts six more",
-    }
-)
+LEFT_OUT: Mapping[str, str] = {
+    "make serve": "fetches the default models; the server of these tests is the same command with a tiny model",
+    'make serve ARGS="~/models/Qwen2.5-0.5B-Instruct"': "the checkpoint is the reader's",
+    'make serve ARGS="~/models/SmolLM2-360M-Q8_0.gguf"': "the file is the reader's",
+    'make serve ARGS="Qwen/Qwen2.5-0.5B-Instruct"': "asks a model hub",
+    "lengthwise arena": "takes minutes; test_grid.py plays one of its loads",
+    "lengthwise arena --strategies my_order.py:MY_ORDER": "the same",
+    "lengthwise strategy new my_order": IN_A_CLONE,
+    "python -m pytest -c /dev/null --rootdir . test_my_order.py": IN_A_CLONE,
+    "lengthwise simulate --cost cpu-smollm2-135m --max-num-seqs 8 --rate 1 --strategies my_order.py:MY_ORDER,"
+    "baton-pd,lengthwise": IN_A_CLONE,
+    "lengthwise simulate --cost cpu-smollm2-135m --max-num-seqs 8 --rate 1 --strategies baton-pd,"
+    "lengthwise": IN_A_CLONE,
+    "lengthwise whatif": "wants a day's journal; test_whatif.py writes one",
+    "lengthwise bench grid": "takes minutes; test_grid.py plays some of its cells",
+    "lengthwise bench gpu": "starts servers; test_command.py of its folder goes through the same dry run",
+    "lengthwise compare --strategies vs,lengthwise,scls": "starts nine servers; test_compare_command.py three",
+    "lengthwise compare --strategies baton-pd,my_order.py:MY_ORDER --num-prompts 60 --request-rates inf "
+    "--max-output-len 128 --replay-lengths --serve-args='--max-num-seqs 8'": "starts six more",
+}
 """Commands that are only parsed."""
 
-SMALLER: Mapping[str, str] = MappingProxyType(
-    {
-        "lengthwise bench --base-url URL --request-rate 4": "--num-prompts 4 --max-input-len 100 --max-output-len 4",
-        f"lengthwise bench --base-url {ADDRESS} --request-rate 4": (
-            "--num-prompts 4 --max-input-len 100 --max-output-len 4"
-        ),
-        "lengthwise simulate --strategies scls,lengthwise": "--duration 20",
-        "lengthwise simulate --cost cpu-smollm2-135m --max-num-seqs 8 --sweep rate=0.5:1.5:0.25 --sweep noise=0,0.7 "
-        "--strategies baton-pd,lengthwise --csv sweep.csv --report sweep.html": "--duration 20",
-        "lengthwise profile": "TINY --quick --max-num-seqs 2 --max-model-len 160 --device cpu",
-        "lengthwise bench engine": "TINY --rows 1 --input-len 6 --output-len 4 --rounds 1 --device cpu",
-        "lengthwise paper scls": "--scale 0.125 --duration 4 --rates 8,16",
-        "lengthwise paper ssjf --experiments rates --seeds 3 --report ssjf.html": "--scale 0.05 --rates 2,4",
-    }
-)
+SMALLER: Mapping[str, str] = {
+    "lengthwise bench --base-url URL --request-rate 4": "--num-prompts 4 --max-input-len 100 --max-output-len 4",
+    f"lengthwise bench --base-url {ADDRESS} --request-rate 4": (
+        "--num-prompts 4 --max-input-len 100 --max-output-len 4"
+    ),
+    "lengthwise simulate --strategies scls,lengthwise": "--duration 20",
+    "lengthwise simulate --cost cpu-smollm2-135m --max-num-seqs 8 --sweep rate=0.5:1.5:0.25 --sweep noise=0,0.7 "
+    "--strategies baton-pd,lengthwise --csv sweep.csv --report sweep.html": "--duration 20",
+    "lengthwise profile": "TINY --quick --max-num-seqs 2 --max-model-len 160 --device cpu",
+    "lengthwise bench engine": "TINY --rows 1 --input-len 6 --output-len 4 --rounds 1 --device cpu",
+    "lengthwise paper scls": "--scale 0.125 --duration 4 --rates 8,16",
+    "lengthwise paper ssjf --experiments rates --seeds 3 --report ssjf.html": "--scale 0.05 --rates 2,4",
+}
 """Flags added to a command, so that it takes seconds on any machine; TINY is a folder with a model."""
 
 
@@ -166,6 +161,7 @@ def test_commands_succeed_one_after_another(document: Path, tiny_folder: Path, r
         assert command.startswith("curl "), command
         done = subprocess.run(["bash", "-c", line], capture_output=True, text=True)
         assert done.returncode == 0 and done.stdout and not done.stdout.startswith('{"error"'), (command, done)
+        assert done.stdout.endswith("data: [DONE]\n\n") or "curl -N" not in command
 
 
 def run(words: list[str]) -> int:
@@ -185,14 +181,6 @@ def test_make_chat_talks_to_the_server(tmp_path: Path, readme_url: str) -> None:
     command = ["make", "chat", f"VENV={tmp_path / 'venv'}", f"ARGS=--url {readme_url}"]
     done = subprocess.run(command, cwd=ROOT, input="Hi\n", capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-
-
-def test_curl_gets_a_stream(readme_url: str) -> None:
-    (command,) = (one for one in commands(ROOT / "README.md") if one.startswith("curl"))
-    assert ADDRESS in command
-    done = subprocess.run(["bash", "-c", command.replace(ADDRESS, readme_url)], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("data: {") and done.stdout.endswith("data: [DONE]\n\n")
 
 
 def test_the_python_program_prints_an_answer(readme_url: str) -> None:

@@ -9,7 +9,6 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from io import BytesIO
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import aiohttp
@@ -59,29 +58,27 @@ TURNS = said(prose(1_000)) * 2_000
 NAMES = {str(name): 1 for name in range(60_000)}
 BIAS = {str(name): 0.5 for name in range(300)}
 ECHOED = {"echo": True, "stream": True}
-BODIES: Mapping[str, tuple[str, Callable[[], dict[str, Any]], int]] = MappingProxyType(
-    {
-        "a prompt that is far too long": (COMPLETION, lambda: {"prompt": prose(2_300_000)}, 400),
-        "a prompt that is too long by its tokens only": (COMPLETION, lambda: {"prompt": "0123456789" * 10_000}, 400),
-        "a chat that is too long by its tokens only": (CHAT, lambda: {"messages": said(prose(80_000))}, 400),
-        "a chat of forged control tokens": (CHAT, lambda: {"messages": said(tiny.END * 9_000)}, 400),
-        "a chat of many parts": (CHAT, lambda: {"messages": PARTS}, 200),
-        "a text to tokenize": ("/tokenize", lambda: {"prompt": prose(60_000), "return_token_strs": True}, 200),
-        "ids to detokenize": ("/detokenize", lambda: {"tokens": [9] * 1_000_000}, 200),
-        "too many ids to detokenize": ("/detokenize", lambda: {"tokens": [9] * 2_000_000}, 400),
-        "a million prompts": (COMPLETION, lambda: {"prompt": [[1]] * 1_000_000}, 400),
-        "as many names as there may be": (CHAT, lambda: {"messages": said("Hi"), "chat_template_kwargs": NAMES}, 400),
-        "many prompts with a bias each": (COMPLETION, lambda: {"prompt": [[7]] * 256, "logit_bias": BIAS}, 200),
-        "prompts' logprobs": (COMPLETION, lambda: {"prompt": [IDS] * 8, "prompt_logprobs": 20}, 200),
-        "prompts echoed in a stream": (COMPLETION, lambda: {"prompt": [IDS] * 4, "logprobs": 20, **ECHOED}, 200),
-        "too many logprobs": (COMPLETION, lambda: {"prompt": [IDS] * 128, "prompt_logprobs": 20}, 400),
-        "an estimate of many answers": ("/v1/estimate", lambda: {"prompt": [IDS] * 256}, 200),
-        "a message of many blocks": ("/v1/messages", lambda: {"messages": PARTS}, 200),
-        "a message of many calls": ("/v1/messages", lambda: {"messages": CALLS}, 400),
-        "a response of many turns": ("/v1/responses", lambda: {"input": TURNS, "max_output_tokens": 1}, 400),
-        "a large echoed text": (COMPLETION, lambda: {"prompt": prose(3_000), "echo": True, "n": 32}, 200),
-    }
-)
+BODIES: Mapping[str, tuple[str, Callable[[], dict[str, Any]], int]] = {
+    "a prompt that is far too long": (COMPLETION, lambda: {"prompt": prose(2_300_000)}, 400),
+    "a prompt that is too long by its tokens only": (COMPLETION, lambda: {"prompt": "0123456789" * 10_000}, 400),
+    "a chat that is too long by its tokens only": (CHAT, lambda: {"messages": said(prose(80_000))}, 400),
+    "a chat of forged control tokens": (CHAT, lambda: {"messages": said(tiny.END * 9_000)}, 400),
+    "a chat of many parts": (CHAT, lambda: {"messages": PARTS}, 200),
+    "a text to tokenize": ("/tokenize", lambda: {"prompt": prose(60_000), "return_token_strs": True}, 200),
+    "ids to detokenize": ("/detokenize", lambda: {"tokens": [9] * 1_000_000}, 200),
+    "too many ids to detokenize": ("/detokenize", lambda: {"tokens": [9] * 2_000_000}, 400),
+    "a million prompts": (COMPLETION, lambda: {"prompt": [[1]] * 1_000_000}, 400),
+    "as many names as there may be": (CHAT, lambda: {"messages": said("Hi"), "chat_template_kwargs": NAMES}, 400),
+    "many prompts with a bias each": (COMPLETION, lambda: {"prompt": [[7]] * 256, "logit_bias": BIAS}, 200),
+    "prompts' logprobs": (COMPLETION, lambda: {"prompt": [IDS] * 8, "prompt_logprobs": 20}, 200),
+    "prompts echoed in a stream": (COMPLETION, lambda: {"prompt": [IDS] * 4, "logprobs": 20, **ECHOED}, 200),
+    "too many logprobs": (COMPLETION, lambda: {"prompt": [IDS] * 128, "prompt_logprobs": 20}, 400),
+    "an estimate of many answers": ("/v1/estimate", lambda: {"prompt": [IDS] * 256}, 200),
+    "a message of many blocks": ("/v1/messages", lambda: {"messages": PARTS}, 200),
+    "a message of many calls": ("/v1/messages", lambda: {"messages": CALLS}, 400),
+    "a response of many turns": ("/v1/responses", lambda: {"input": TURNS, "max_output_tokens": 1}, 400),
+    "a large echoed text": (COMPLETION, lambda: {"prompt": prose(3_000), "echo": True, "n": 32}, 200),
+}
 """Path, fields and status of calls that want a token at most."""
 
 
@@ -92,43 +89,39 @@ def listed(field: str, part: bytes) -> bytes:
     return b'{"max_tokens": 1, "%b": [%b""]}' % (field.encode(), part * (MEGABYTES // len(part)))
 
 
-SMALL: Mapping[str, Callable[[], bytes]] = MappingProxyType(
-    {
-        **{
-            f"{part.decode()} in {field}": partial(listed, field, part)
-            for field in ("messages", "unknown")
-            for part in (b'"",', b'"!",', b"[],", b"{},", b'{"content":"a"},', b"1,", b"9" * 400 + b",")
-        },
-        "300,000 unknown names": lambda: b"{%b}" % b",".join(b'"%d":1' % n for n in range(300_000)),
-        "60,000 unknown names": lambda: b"{%b}" % b",".join(b'"%d":"%b"' % (n, b"x" * 50) for n in range(60_000)),
-        "as many texts as there may be": lambda: b'{"messages": [%b""]}' % (b'"a bc d",' * 250_000),
-        "lists in lists": lambda: b'{"messages": ' + b"[" * MEGABYTES,
-        "objects in objects": lambda: b'{"messages": ' + b'{"content":' * (MEGABYTES // 11),
-        "no UTF-8": lambda: b'{"messages": [{"content": "%b"}]}' % (b"\xff" * MEGABYTES),
-        "words": lambda: b'{"messages": [{"content": "%b"}]}' % (b"ab " * (MEGABYTES // 3)),
-        "a model of lists": lambda: b'{"model": [%b""]}' % (b"[]," * (MEGABYTES // 3)),
-        "a salt of words": lambda: b'{"cache_salt": "%b"}' % (b"ab " * (MEGABYTES // 3)),
-    }
-)
+SMALL: Mapping[str, Callable[[], bytes]] = {
+    **{
+        f"{part.decode()} in {field}": partial(listed, field, part)
+        for field in ("messages", "unknown")
+        for part in (b'"",', b'"!",', b"[],", b"{},", b'{"content":"a"},', b"1,", b"9" * 400 + b",")
+    },
+    "300,000 unknown names": lambda: b"{%b}" % b",".join(b'"%d":1' % n for n in range(300_000)),
+    "60,000 unknown names": lambda: b"{%b}" % b",".join(b'"%d":"%b"' % (n, b"x" * 50) for n in range(60_000)),
+    "as many texts as there may be": lambda: b'{"messages": [%b""]}' % (b'"a bc d",' * 250_000),
+    "lists in lists": lambda: b'{"messages": ' + b"[" * MEGABYTES,
+    "objects in objects": lambda: b'{"messages": ' + b'{"content":' * (MEGABYTES // 11),
+    "no UTF-8": lambda: b'{"messages": [{"content": "%b"}]}' % (b"\xff" * MEGABYTES),
+    "words": lambda: b'{"messages": [{"content": "%b"}]}' % (b"ab " * (MEGABYTES // 3)),
+    "a model of lists": lambda: b'{"model": [%b""]}' % (b"[]," * (MEGABYTES // 3)),
+    "a salt of words": lambda: b'{"cache_salt": "%b"}' % (b"ab " * (MEGABYTES // 3)),
+}
 """Bodies of which neither program may make all parts where it serves others; each is answered with 200, 400 or 422."""
 
 
-LINES: Mapping[str, tuple[Callable[[], bytes], str]] = MappingProxyType(
-    {
-        "a line of a million prompts": (lambda: line("a", {"prompt": [[1]] * 950_000}), "completed"),
-        "a line of a long prompt": (lambda: line("a", {"prompt": prose(2_300_000)}), "completed"),
-        "a line with as many log-probabilities as there may be": (
-            lambda: line("a", {"prompt": [IDS] * 7, "prompt_logprobs": 20, "max_tokens": 1}),
-            "completed",
-        ),
-        "as many lines as there may be, the last wrong": (
-            lambda: b"".join(line(str(place), {"prompt": "x"}) for place in range(50_000)) + b"x",
-            "failed",
-        ),
-        "more lines than there may be": (lambda: b"x\n" * 1_000_000, "failed"),
-        "a line of ten million letters": (lambda: line("a", {"prompt": "x" * 10_000_000}), "failed"),
-    }
-)
+LINES: Mapping[str, tuple[Callable[[], bytes], str]] = {
+    "a line of a million prompts": (lambda: line("a", {"prompt": [[1]] * 950_000}), "completed"),
+    "a line of a long prompt": (lambda: line("a", {"prompt": prose(2_300_000)}), "completed"),
+    "a line with as many log-probabilities as there may be": (
+        lambda: line("a", {"prompt": [IDS] * 7, "prompt_logprobs": 20, "max_tokens": 1}),
+        "completed",
+    ),
+    "as many lines as there may be, the last wrong": (
+        lambda: b"".join(line(str(place), {"prompt": "x"}) for place in range(50_000)) + b"x",
+        "failed",
+    ),
+    "more lines than there may be": (lambda: b"x\n" * 1_000_000, "failed"),
+    "a line of ten million letters": (lambda: line("a", {"prompt": "x" * 10_000_000}), "failed"),
+}
 """Inputs of batches, and how these end."""
 
 

@@ -124,14 +124,3 @@ async def test_a_streamed_call_adds_up_in_the_client(many: AsyncOpenAI) -> None:
             ids += [part.id] if part.id else []
     assert (finish, names, len(ids)) == ("tool_calls", ["weather"], 1)
     check_calls([("weather", arguments)])
-
-
-async def test_a_plain_answer_is_the_same_beside_structured_ones(many: AsyncOpenAI) -> None:
-    async def plain(seed: int) -> Any:
-        reply = await create(many, max_tokens=40, seed=seed, extra_body={"ignore_eos": True})
-        return reply.choices[0].message.content
-
-    alone = [await plain(seed) for seed in range(4)]
-    others = [ask(many, **bound(schema, 1)) for schema in SCHEMAS.values()]
-    together = await asyncio.gather(*(plain(seed) for seed in range(4)), *others)
-    assert together[:4] == alone

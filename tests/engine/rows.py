@@ -169,13 +169,20 @@ def faulty(model: LoadedModel, fault: Callable[[KvStore, Tensor], Tensor]) -> Fa
     return FaultyModel(**{field.name: getattr(model, field.name) for field in fields(model)}, fault=fault)
 
 
-def short_in(kind: type, *calls: int) -> Callable[[KvStore, Tensor], Tensor]:
-    """A fault: these passes over a store of the kind, counted from 0, find no memory."""
-    passes = count()
+def failing(
+    model: LoadedModel, error: Exception, fails: Callable[[KvStore, Tensor], bool] = lambda *_: True
+) -> FaultyModel:
+    """A network whose passes fail of which this is true."""
 
     def fault(store: KvStore, logits: Tensor) -> Tensor:
-        if isinstance(store, kind) and next(passes) in calls:
-            raise OutOfMemoryError("CUDA out of memory (injected)")
+        if fails(store, logits):
+            raise error
         return logits
 
-    return fault
+    return faulty(model, fault)
+
+
+def short_in(model: LoadedModel, kind: type, *calls: int) -> FaultyModel:
+    """A network of which these passes over a store of the kind, counted from 0, find no memory."""
+    passes, error = count(), OutOfMemoryError("CUDA out of memory (injected)")
+    return failing(model, error, lambda store, _: isinstance(store, kind) and next(passes) in calls)

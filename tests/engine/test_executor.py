@@ -8,6 +8,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import count
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -113,14 +114,6 @@ def test_an_executor_with_nothing_to_do_sleeps_until_an_order_comes(bench: Bench
     assert bench.ran() == [1]
 
 
-def test_a_cancelled_last_row_leaves_no_empty_turns(bench: Bench) -> None:
-    bench.admit(1, 1)
-    bench.step()
-    bench.executor.post(Cancel((0, 1)))
-    bench.admit(1, first=2)
-    assert bench.ran() == [2] and bench.asked.count("turn") == 2
-
-
 def test_an_executor_whose_last_rows_are_cancelled_reports_that_it_is_empty(bench: Bench) -> None:
     """It said nothing, so that its gauges showed a full batch until the next request."""
     _, go_on = bench.hold_turn(9, 9)
@@ -131,7 +124,7 @@ def test_an_executor_whose_last_rows_are_cancelled_reports_that_it_is_empty(benc
     assert (last.shape.staged, last.seconds, last.updates, last.begun, last.tally) == (0, 0.0, (), (), StepStats())
     bench.executor.post(Cancel((0, 1)))
     bench.admit(1, first=2)
-    assert bench.ran() == [2]
+    assert bench.ran() == [2] and bench.asked.count("turn") == 2, "no empty turn"
 
 
 def test_stopping_ends_the_thread_after_the_turn_under_way(bench: Bench) -> None:
@@ -141,12 +134,6 @@ def test_stopping_ends_the_thread_after_the_turn_under_way(bench: Bench) -> None
     go_on.set()
     bench.executor.stop(PATIENCE)
     assert bench.reports.qsize() == 1 and not bench.executor.alive
-
-
-def test_an_idle_executor_stops_at_once(bench: Bench) -> None:
-    assert bench.executor.alive
-    bench.executor.stop(PATIENCE)
-    assert bench.reports.empty() and not bench.executor.alive
 
 
 class Ruin(BaseException):
@@ -183,10 +170,7 @@ def test_orders_that_were_not_taken_up_are_given_back(bench: Bench) -> None:
 
 
 def test_a_fault_in_an_order_is_told_too(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_: object) -> None:
-        raise KeyError("row")
-
-    monkeypatch.setattr(bench.lifecycle.table, "admit", fail)
+    monkeypatch.setattr(bench.lifecycle.table, "admit", Mock(side_effect=KeyError("row")))
     bench.admit(3)
     assert bench.reports.get(timeout=PATIENCE) == ExecutorDied(3, "KeyError: 'row'")
 

@@ -3,6 +3,7 @@
 import queue
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 import pytest
 import torch
@@ -19,8 +20,10 @@ from engine.torch_device import TorchDevice
 from models.network.kv_store import KvStore
 from models.network.loader import LoadedModel
 from models.text import Text
+from tests.calls import note_calls
+from tests.engine import rows as play
 from tests.engine.invariants import check
-from tests.engine.rows import answers_of, device_of, ends_of, faulty, finish, lifecycle_of, row_of, spec, tokens_of
+from tests.engine.rows import answers_of, device_of, failing, faulty, finish, lifecycle_of, spec, tokens_of
 from tests.tiny import Net
 
 SPECS = [spec(0, 9), spec(1, 4), spec(2, 6, max_tokens=5)]
@@ -35,14 +38,16 @@ SHORTAGES = [
 ]
 
 
+@dataclass
 class Fault:
-    """Raises `error` in every pass while `on`; the places where it did."""
+    """Raises `error` in every pass over such a store while `on`."""
 
-    def __init__(self, error: Exception, where: type[KvStore] = KvStore, on: bool = True) -> None:
-        self.error, self.where, self.on = error, where, on
+    error: Exception
+    where: type = object
+    on: bool = False
 
     def __call__(self, store: KvStore, logits: Tensor) -> Tensor:
-        if self.on and (self.where is KvStore or isinstance(store, self.where)):
+        if self.on and isinstance(store, self.where):
             raise self.error
         return logits
 
@@ -51,7 +56,7 @@ class Fault:
 def test_a_shortage_of_a_moment_costs_little_and_what_it_cost_comes_back(net: Net, error: Exception) -> None:
     """0.3 s without memory left 2 of 16,384 tokens for K and V, for ever; errors of the CPU's allocator failed rows."""
     expected = answers_of(lifecycle_of(*net), SPECS)
-    fault, health, now, found = Fault(error, on=False), DeviceHealth(), 0.0, []
+    fault, health, now, found = Fault(error), DeviceHealth(), 0.0, []
     lifecycle = lifecycle_of(faulty(net.model, fault), net.text, capacity=16_384)
     lifecycle.table.admit(SPECS)
     while not lifecycle.table.idle:
@@ -96,14 +101,12 @@ def test_rows_that_run_are_put_by_while_memory_is_taken_back(net: Net) -> None:
 
 def be_scarce(patch: pytest.MonkeyPatch, most: int) -> None:
     """There is no memory for more tokens."""
-    take = KvArena._take
 
-    def scarce(self: KvArena, capacity_tokens: int) -> None:
+    def refuse(_: KvArena, capacity_tokens: int) -> None:
         if capacity_tokens > most:
             raise OSError(12, "Cannot allocate memory")
-        take(self, capacity_tokens)
 
-    patch.setattr(KvArena, "_take", scarce)
+    note_calls(patch, KvArena, "_take", refuse)
 
 
 def test_memory_that_is_short_is_asked_for_in_halves(tiny_model: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -118,7 +121,7 @@ class Bench:
     """An executor on the tiny model with a fault, and its reports."""
 
     def __init__(self, model: LoadedModel, text: Text) -> None:
-        self.fault = Fault(RuntimeError("the device is on fire"), on=False)
+        self.fault = Fault(RuntimeError("the device is on fire"))
         self.lifecycle = lifecycle_of(faulty(model, self.fault), text)
         self.reports: queue.Queue[Report] = queue.Queue()
         self.now = 0.0
@@ -153,7 +156,7 @@ class Bench:
         for row_id in row_ids:
             self.executor.post(Admit((spec(row_id, length, max_tokens=4),)))
 
-    def fail(self, error: Exception, where: type[KvStore] = KvStore) -> None:
+    def fail(self, error: Exception, where: type = object) -> None:
         self.fault.error, self.fault.where, self.fault.on = error, where, True
 
 
@@ -173,7 +176,7 @@ def steps(reports: list[Report]) -> list[StepReport]:
 
 
 def ends(reports: list[Report]) -> dict[RowId, FinishReason]:
-    return ends_of(update for step in steps(reports) for update in step.updates)
+    return play.ends_of(update for step in steps(reports) for update in step.updates)
 
 
 def let_go(*reports: Report) -> list[RowId]:
@@ -205,9 +208,9 @@ def test_rows_go_on_with_new_memory(bench: Bench, monkeypatch: pytest.MonkeyPatc
     assert set(bench.until_ended(2).values()) == {FinishReason.LENGTH}
 
 
-@pytest.mark.parametrize("where", [KvStore, KvArena], ids=["every pass", "every decode step"])
+@pytest.mark.parametrize("where", [object, KvArena], ids=["every pass", "every decode step"])
 def test_a_device_that_fails_lets_its_rows_go_and_takes_none_until_it_is_well(
-    bench: Bench, where: type[KvStore], monkeypatch: pytest.MonkeyPatch
+    bench: Bench, where: type, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every step raised, all calls failed, and it went on taking them."""
     monkeypatch.setattr(TorchDevice, "skips_padding", False)  # else one step fails for all ten, not several in a row
@@ -232,15 +235,12 @@ def test_a_device_that_fails_lets_its_rows_go_and_takes_none_until_it_is_well(
 
 def test_rows_that_fail_on_a_sound_device_take_nothing_from_others(bench: Bench, net: Net) -> None:
     """Else one client, by what fails alone, would stop the server: the device proves itself at once, and goes on."""
-    poisoned = {20, 21, 22, 23}
+    poisoned, error = {20, 21, 22, 23}, RuntimeError("no kernel for this")
 
-    def poison(store: KvStore, logits: Tensor) -> Tensor:
-        rows = getattr(store, "rows", None)
-        if isinstance(rows, list) and any(row.row_id in poisoned for row in rows):
-            raise RuntimeError("no kernel for this")
-        return logits
+    def poison(store: KvStore, _: Tensor) -> bool:
+        return isinstance(store, Prefill) and not poisoned.isdisjoint(row.row_id for row in store.rows)
 
-    device_of(bench.lifecycle).model = faulty(net.model, poison)
+    device_of(bench.lifecycle).model = failing(net.model, error, poison)
     bench.admit(*poisoned, 24)
     done: list[Report] = []
     while len(ends(done)) < 5:
@@ -277,12 +277,12 @@ def test_a_device_with_little_memory_left_proves_itself_with_more(bench: Bench) 
 def unwell_with_long_prompts(bench: Bench, tiny_model: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> Fault:
     """A fault, of which there is none yet, that meets only prompts of 20 tokens and more."""
     monkeypatch.setattr(health_module, "LONGEST_PAUSE", 0.01)
-    fault = Fault(SHORTAGES[2], on=False)
+    fault = Fault(SHORTAGES[2])
 
-    def fail(store: KvStore, logits: Tensor) -> Tensor:
-        return fault(store, logits) if isinstance(store, Prefill) and store.rows[0].length >= 20 else logits
+    def fails(store: KvStore, _: Tensor) -> bool:
+        return fault.on and isinstance(store, Prefill) and store.rows[0].length >= 20
 
-    device_of(bench.lifecycle).model = faulty(tiny_model, fail)
+    device_of(bench.lifecycle).model = failing(tiny_model, fault.error, fails)
     return fault
 
 
@@ -311,7 +311,7 @@ def test_a_prompt_longer_than_before_takes_nothing_from_others(bench: Bench, unw
 
 @pytest.mark.parametrize(("action", "length"), [(Action.PREFILL, 30), (Action.ENTER, 4), (Action.DECODE, 4)])
 def test_a_proof_has_the_shape_of_what_failed(tiny_text: Text, action: Action, length: int) -> None:
-    rows = [row_of(tiny_text, prompt=(5,) * own) for own in (30, 9)]
+    rows = [play.row_of(tiny_text, prompt=(5,) * own) for own in (30, 9)]
     proof = Shape.from_rows(action, rows).proof(40, "proof")
     assert [len(spec.prompt) for spec in proof] == [length] * 2
     assert len({spec.row_id for spec in proof} - {row.row_id for row in rows}) == 2
@@ -326,15 +326,13 @@ def test_a_lack_of_memory_that_a_thread_keeps_is_left_with_it(bench: Bench, tiny
     unwell: set[threading.Thread] = set()
     before = list_executors()
 
-    def fail(store: KvStore, logits: Tensor) -> Tensor:
+    def fails(*_: object) -> bool:
         if bench.fault.on:
             unwell.add(threading.current_thread())
-        if threading.current_thread() in unwell:
             bench.fault.on = False
-            raise SHORTAGES[2]
-        return logits
+        return threading.current_thread() in unwell
 
-    device_of(bench.lifecycle).model = faulty(tiny_model, fail)
+    device_of(bench.lifecycle).model = failing(tiny_model, SHORTAGES[2], fails)
     bench.fault.on = True
     bench.admit(0, 1, 2)
     assert set(bench.until_ended(3).values()) == {FinishReason.LENGTH} and len(unwell) == 1

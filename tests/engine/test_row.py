@@ -159,24 +159,6 @@ def test_half_a_character_at_the_end_is_left_out_but_its_token_counts(
 # Lengths and reports
 
 
-def test_the_newest_token_has_no_keys_and_values_yet(tiny_text: Text, ids: dict[str, int]) -> None:
-    row = row_of(tiny_text, prompt=(5, 6, 7))
-    lengths = [(row.step, row.cached_tokens)]
-    for letter in "ab":
-        row.accept(Choice(ids[letter]))
-        lengths.append((row.step, row.cached_tokens))
-    assert lengths == [(0, 3), (1, 3), (2, 4)]
-    assert row.last_token == ids["b"]
-
-
-def test_counts_are_right_whenever_they_are_first_asked_for(tiny_text: Text, ids: dict[str, int]) -> None:
-    row = row_of(tiny_text, prompt=(7, ids["b"], 7))
-    feed(row, [ids["a"], ids["b"], ids["a"]])
-    assert dict(zip(row.said.tokens, row.said.counts, strict=True)) == {7: 0, ids["b"]: 1, ids["a"]: 2}
-    feed(row, [ids["b"]])
-    assert dict(zip(row.said.tokens, row.said.counts, strict=True)) == {7: 0, ids["b"]: 2, ids["a"]: 2}
-
-
 def test_groups_of_similar_length_have_few_cells_and_little_padding(tiny_text: Text) -> None:
     rows = [row_of(tiny_text, tuple(range(3, 3 + length))) for length in (2, 50, 9, 10, 3, 10)]
     lengths = [[len(row.prompt) for row in group] for group in similar_lengths(rows, lambda row: len(row.prompt), 20)]

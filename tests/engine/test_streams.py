@@ -14,6 +14,7 @@ from engine.forward.prefill_stream import PrefillStream
 from engine.kv.device_blocks import DeviceBlocks
 from engine.kv.prefix_cache import PrefixCache
 from engine.kv.row_kv import RowKv
+from tests.calls import note_calls
 from tests.engine.rows import device_of, lifecycle_of, spec, turns
 from tests.tiny import Net
 
@@ -81,14 +82,7 @@ def kv_of(tokens: int) -> RowKv:
 @pytest.fixture
 def copied_in(monkeypatch: pytest.MonkeyPatch) -> list[RowKv]:
     """The blocks that were copied from host memory to what stands in for a device."""
-    found: list[RowKv] = []
-
-    def copy(block: RowKv, device: torch.device) -> RowKv:
-        found.append(block)
-        return RowKv(block.keys.clone(), block.values.clone())
-
-    monkeypatch.setattr(RowKv, "to", copy)
-    return found
+    return note_calls(monkeypatch, RowKv, "to", lambda block, device: block)
 
 
 def test_blocks_are_copied_in_once_they_had_to_go(copied_in: list[RowKv]) -> None:

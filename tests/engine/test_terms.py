@@ -108,18 +108,6 @@ def test_a_batch_whose_rows_all_end_within_the_slice_hands_nothing_back(lifecycl
     assert lifecycle.table.take_handed_back() == ()
 
 
-def test_what_is_to_be_recomputed_takes_no_host_memory(net: Net) -> None:
-    store: HostStore[Row] = HostStore()
-    lifecycle = lifecycle_of(*net, store=store)
-    until_handed_back(lifecycle, [spec(0, 5, max_tokens=9)], replace(CLOSED, iterations=2, kept_from=NEVER))
-    assert len(store) == 1 and store.bytes == 0
-    lifecycle.table.admit([spec(0, 5, max_tokens=9)])
-    turns(lifecycle)
-    assert lifecycle.table.tally.prompt == 8, "the prompt and what had been generated"
-    lifecycle.table.cancel([0])
-    assert len(store) == 0
-
-
 @pytest.mark.parametrize("terms", [replace(CLOSED, iterations=60), replace(CLOSED, iterations=60, kept_from=NEVER)])
 def test_a_repetition_is_noticed_across_slices(net: Net, terms: BatchPolicy) -> None:
     """Whether K and V are kept or recomputed, and while a row beside it takes its time."""
@@ -221,12 +209,9 @@ def test_a_batch_that_outgrows_the_device_is_handed_back_whole(net: Net) -> None
 
 
 def test_a_shortage_of_memory_splits_too_and_lowers_the_budget(net: Net) -> None:
-    def shortage(store: KvStore, logits: Tensor) -> Tensor:
-        if isinstance(store, KvArena) and store.end == 6:
-            raise torch.OutOfMemoryError("injected")
-        return logits
-
-    lifecycle = lifecycle_of(play.faulty(net.model, shortage), net.text)
+    short = torch.OutOfMemoryError("injected")
+    model = play.failing(net.model, short, lambda store, _: isinstance(store, KvArena) and store.end == 6)
+    lifecycle = lifecycle_of(model, net.text)
     _, handed_back = until_handed_back(lifecycle, [spec(0), spec(1)], replace(CLOSED, overflow=Overflow.SPLIT))
     assert handed_back == HandedBack((0, 1), Cause.OVERFLOW)
     assert lifecycle.table.shape().capacity_tokens == 900

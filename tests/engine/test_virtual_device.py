@@ -66,14 +66,6 @@ def test_steps_take_what_the_cost_says_and_bring_a_token_each() -> None:
     assert [update.finish_reason for _, update in told] == [None, None, None, FinishReason.LENGTH]
 
 
-def test_the_text_names_the_device_from_its_first_token_on() -> None:
-    virtual = started(spec(0, 10, 80))
-    told = [update for _, update in virtual.finish()]
-    words = "virtual:x takes time and computes nothing: this text is filler. virtual:x takes "
-    assert "".join(update.text for update in told) == words
-    assert TEXT.decode([token for update in told for token in update.token_ids]) == words
-
-
 def test_what_would_end_or_bend_an_answer_does_not_where_nothing_is_computed() -> None:
     virtual = Virtual()
     wishes = {"stop": ("takes",), "min_tokens": 3, "temperature": 0.7, "repetition_penalty": 1.3}

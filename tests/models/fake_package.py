@@ -4,6 +4,7 @@ import hashlib
 import io
 import zipfile
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +21,14 @@ FILES = {
 }
 
 
+def checkpoint(folder: Path) -> Path:
+    """A folder that can be served."""
+    for name, content in FILES.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(content)
+    return folder
+
+
 def wheel_bytes(files: Mapping[str, bytes] = FILES, *, below: str = "tiny_model/model/") -> bytes:
     """A wheel with these files, and with one outside the model's folder."""
     blob = io.BytesIO()
@@ -32,19 +41,10 @@ def wheel_bytes(files: Mapping[str, bytes] = FILES, *, below: str = "tiny_model/
 
 def package(wheel: bytes, **changes: object) -> PackagedModel:
     """The table entry of `wheel`."""
-    fields: dict[str, object] = {
-        "name": "tiny-model",
-        "kind": "causal-lm",
-        "summary": "a tiny model",
-        "license": "Apache-2.0",
-        "requirement": "tiny-model==1.0",
-        "sha256": hashlib.sha256(wheel).hexdigest(),
-        "inside": "tiny_model/model/",
-        "download": len(wheel),
-        "disk": 1000,
-        "need": Need(6),
-    }
-    return PackagedModel(**(fields | changes))  # type: ignore[arg-type]
+    licence, requirement, inside = "Apache-2.0", "tiny-model==1.0", "tiny_model/model/"
+    file = hashlib.sha256(wheel).hexdigest(), inside, len(wheel), 1000, Need(6)
+    model = PackagedModel("tiny-model", "causal-lm", "a tiny model", licence, requirement, *file)
+    return replace(model, **changes)  # type: ignore[arg-type]
 
 
 class FakeFetcher:

@@ -1,7 +1,6 @@
 """The sentence embedder: its rules on a tiny random one, and the real one where it is cached."""
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -9,10 +8,11 @@ from sentence_transformers import SentenceTransformer
 from transformers import AutoTokenizer
 
 from models import embedder as module
-from models.catalog.catalog import DEFAULT_EMBEDDER, Catalog, CatalogError
+from models.catalog.catalog import CatalogError
 from models.embedder import Embedder
 from models.network import packing
 from server.embeddings import EmbeddingRefused, EmbeddingWorker
+from tests.calls import note_calls
 from tests.models import tiny_embedder
 
 
@@ -68,14 +68,7 @@ def test_it_knows_no_token_that_its_network_lacks(tmp_path: Path) -> None:
 def test_texts_that_come_again_are_not_embedded_again(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "REMEMBERED", 2)
     embedder = Embedder.load(folder)
-    asked: list[list[str]] = []
-    encode = embedder._network.encode
-
-    def note(texts: list[str], **options: Any) -> Any:
-        asked.append(texts)
-        return encode(texts, **options)
-
-    monkeypatch.setattr(embedder._network, "encode", note)
+    asked = note_calls(monkeypatch, embedder._network, "encode", lambda texts, **options: texts)
     first = embedder.encode(["a", "b", "a"])
     again = embedder.encode(["a", "c"])
     assert asked == [["a", "b"], ["c"]]
@@ -94,13 +87,3 @@ def test_a_damaged_folder_is_refused(tmp_path: Path) -> None:
     (tmp_path / "modules.json").write_text("[]")
     with pytest.raises(CatalogError, match="cannot be loaded"):
         Embedder.load(tmp_path)
-
-
-def test_the_real_one_puts_like_beside_like() -> None:
-    status = next(one for one in Catalog().known() if one.name == DEFAULT_EMBEDDER)
-    if not status.cached:
-        pytest.skip(f"{DEFAULT_EMBEDDER} is not in the cache: `lengthwise models pull {DEFAULT_EMBEDDER}` fetches it")
-    texts = ["Translate this into German.", "Put this into German, please.", "Fix the bugs in this code."]
-    german, also_german, bugs = Embedder.load(status.folder).encode(texts)
-    assert german.shape == (384,)
-    assert german @ also_german > german @ bugs + 0.2

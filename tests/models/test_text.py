@@ -1,7 +1,7 @@
 """Text to token ids and back: no half characters, no lost ones, and no turn that a user can forge."""
 
 import codecs
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from models.errors import TextError
 from models.text import Text
 from models.text_stream import LONGEST_WAIT, ByteStream, StopMatcher, TextStream, foresee_together
 from tests import tiny
+from tests.calls import note_calls
 
 VOCAB = 320
 CONTROL = (tiny.PAD, tiny.START, tiny.END)
@@ -52,11 +53,6 @@ def of_backend(backend: Tokenizer, template: str | None = None) -> Text:
 
 
 # Decoding
-
-
-@pytest.mark.parametrize("sample", SAMPLES)
-def test_encoding_and_decoding_give_the_text_back(tiny_text: Text, sample: str) -> None:
-    assert tiny_text.decode(tiny_text.encode(sample)) == sample
 
 
 def test_a_character_comes_out_with_its_last_byte(tiny_text: Text) -> None:
@@ -102,16 +98,6 @@ def test_a_token_that_ends_a_character_and_begins_another_is_shown_up_to_there()
     assert "".join(pieces(text, [both, *others])) == " 😀"
 
 
-def test_control_tokens_between_the_bytes_of_a_cut_off_character_do_not_bring_it_back(tiny_text: Text) -> None:
-    first, second = (byte(tiny_text, value) for value in b"\xf0\x9f")
-    assert "".join(pieces(tiny_text, [*tiny_text.encode("a"), first, tiny.END_ID, second, tiny.END_ID])) == "a"
-
-
-def test_control_tokens_are_no_part_of_the_text(tiny_text: Text) -> None:
-    first, second = tiny_text.encode("a"), tiny_text.encode("b")
-    assert pieces(tiny_text, [1, *first, 2, *second]) == ["", "a", "", "b", ""]
-
-
 @given(sample=writing)
 def test_every_piece_of_a_text_is_whole_and_the_pieces_make_the_text(tiny_text: Text, sample: str) -> None:
     *shown, rest = pieces(tiny_text, tiny_text.encode(sample))
@@ -150,14 +136,7 @@ def test_the_table_is_made_before_the_first_answer(tiny_folder: Path) -> None:
 @pytest.fixture
 def decoded(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
     """How many tokens each line had that was decoded, call by call."""
-    calls, decode = list[list[int]](), Text.decode_batch
-
-    def noted(text: Text, lines: Sequence[Sequence[int]]) -> Sequence[str]:
-        calls.append([len(line) for line in lines])
-        return decode(text, lines)
-
-    monkeypatch.setattr(Text, "decode_batch", noted)
-    return calls
+    return note_calls(monkeypatch, Text, "decode_batch", lambda _, lines: [*map(len, lines)])
 
 
 def test_all_streams_of_a_step_are_decoded_in_one_call(tiny_text: Text, decoded: list[list[int]]) -> None:
@@ -340,10 +319,6 @@ STOPS = [
 @pytest.mark.parametrize(("stops", "texts", "expected"), STOPS)
 def test_stop_strings_end_the_text(stops: list[str], texts: list[str], expected: tuple[str, str | None]) -> None:
     assert matched(StopMatcher(stops, include=False), *texts) == expected
-
-
-def test_a_stop_string_that_shall_be_shown_is_shown_but_nothing_after_it() -> None:
-    assert matched(StopMatcher(["END"], include=True), "abE", "NDcd") == ("abEND", "END")
 
 
 def test_text_is_held_back_only_while_it_may_become_a_stop_string() -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -12,14 +13,14 @@ from engine.forward.batch import RunningBatch
 from engine.forward.graphs import Capture, DecodeGraphs, capture_nothing, capture_on
 from engine.kv.arena import KvArena
 from engine.lifecycle import Lifecycle
-from engine.messages import BatchPolicy
 from engine.torch_device import TorchDevice
 from models.network.attention import Runs, flash_attention, gather_attention, masked_attention
 from models.network.decoder.decoder import Decoder
 from models.network.decoder.layer import turn
 from models.network.loader import LoadedModel, load
 from models.text import Text
-from tests.engine.rows import admitted, faulty, finish, short_in, spec, tokens_of
+from tests.engine.forward.test_graphs import with_graphs
+from tests.engine.rows import admitted, answers_of, device_of, finish, lifecycle_of, short_in, spec
 
 pytestmark = [
     pytest.mark.gpu,
@@ -39,13 +40,9 @@ def cuda_model(request: pytest.FixtureRequest, tiny_model: LoadedModel) -> Loade
 
 
 def answers(model: LoadedModel, text: Text, capture: Callable[[torch.device], Capture] | None) -> dict[int, list[int]]:
-    arena = KvArena(model.kv, 4096, max_rows=8, by_token=True)
-    made = DecodeGraphs(model, arena, gather_attention, capture) if capture else None
-    if made is not None:
-        made.prepare()
-    batch = RunningBatch(model, arena, headroom=0, graphs=made)
-    lifecycle = admitted(Lifecycle(TorchDevice(model, text, batch, max_prefill_tokens=64)), SPECS, BatchPolicy())
-    return tokens_of(finish(lifecycle))
+    by_token = partial(KvArena, by_token=True)
+    plain = lifecycle_of(model, text, capacity=4096, chunk=64, arena=by_token)
+    return answers_of(with_graphs(model, text, 4096, 8, capture) if capture else plain, SPECS)
 
 
 def test_rotation_and_gated_product_are_compiled(cuda_model: LoadedModel) -> None:
@@ -90,13 +87,9 @@ def test_nothing_in_a_captured_step_waits_for_the_device(tiny_folder: Path, tiny
 
 @torch.inference_mode()
 def test_memory_is_given_back_after_a_shortage_with_graphs(cuda_model: LoadedModel, tiny_text: Text) -> None:
-    device, model = cuda_model.device, faulty(cuda_model, short_in(KvArena, 4))
-    arena = KvArena(model.kv, 600, max_rows=8, by_token=True)
-    size = 2 * arena.buffers[0].nbytes
-    graphs = DecodeGraphs(model, arena, gather_attention)
-    graphs.prepare()
-    batch = RunningBatch(model, arena, headroom=0, graphs=graphs)
-    lifecycle = Lifecycle(TorchDevice(model, tiny_text, batch, max_prefill_tokens=64))
+    device, model = cuda_model.device, short_in(cuda_model, KvArena, 4)
+    lifecycle = with_graphs(model, tiny_text, 600, 8, capture_on)
+    size = 2 * device_of(lifecycle).batch.arena.buffers[0].nbytes
     before = torch.cuda.memory_allocated(device)
     lifecycle.table.admit([replace(SPECS[0], row_id=9)])
     torch.cuda.reset_peak_memory_stats(device)

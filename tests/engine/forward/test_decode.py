@@ -4,7 +4,7 @@ steps run one after another, whatever happens around it, and no launch waits for
 
 import math
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from engine.device import StepOutcome
 from engine.forward import decode as decoding
@@ -33,6 +32,7 @@ from models.network.kv_store import KvStore
 from models.network.loader import LoadedModel, load
 from models.network.quantization import Kernels
 from models.text import Text
+from tests.calls import Operations, note_calls
 from tests.engine import rows as played
 from tests.engine.rows import admitted, device_of, faulty, finish, lifecycle_of, row_of, spec, tokens_of, turns
 from tests.tiny import Net
@@ -138,19 +138,8 @@ Watched = Callable[..., tuple[Lifecycle[Row], list[str]]]
 @pytest.fixture
 def watched(net: Net, monkeypatch: pytest.MonkeyPatch) -> Watched:
     """Makes a lifecycle whose launches and reads are noted."""
-    log: list[str] = []
-    init, read = sampling.Chosen.__init__, sampling.Chosen.read
-
-    def noted_init(self: sampling.Chosen, table: SamplingTable, rows: list[Row], *more: Any) -> None:
-        log.append(f"launch {len(rows)}")
-        init(self, table, rows, *more)
-
-    def noted_read(self: sampling.Chosen) -> list[Any]:
-        log.append("read")
-        return read(self)
-
-    monkeypatch.setattr(sampling.Chosen, "__init__", noted_init)
-    monkeypatch.setattr(sampling.Chosen, "read", noted_read)
+    log = note_calls(monkeypatch, Chosen, "__init__", lambda _, table, rows, *more: f"launch {len(rows)}")
+    note_calls(monkeypatch, Chosen, "read", lambda _: "read", into=log)
 
     def make(*specs: RowSpec, model: LoadedModel = net.model) -> tuple[Lifecycle[Row], list[str]]:
         lifecycle = admitted(lifecycle_of(model, net.text, capacity=400, rows=4, chunk=64, ahead=True), specs)
@@ -187,7 +176,7 @@ def test_a_row_with_a_grammar_is_read_before_the_next_step(watched: Watched) -> 
 
 def test_a_step_ahead_for_which_there_is_no_memory_loses_no_token(watched: Watched, net: Net) -> None:
     specs = spec(0, max_tokens=8), spec(1, max_tokens=8)
-    lifecycle, log = watched(*specs, model=faulty(net.model, played.short_in(KvArena, 3)))
+    lifecycle, log = watched(*specs, model=played.short_in(net.model, KvArena, 3))
     expected = tokens_of(finish(watched(*specs)[0]))
     log.clear()
     assert tokens_of(finish(lifecycle)) == expected
@@ -224,23 +213,15 @@ def test_a_row_that_computes_nan_fails_alone_and_none_of_it_stays(watched: Watch
 # The sampler
 
 
-class Waits(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Counts the operations for which a host would wait for a device: those that tell it a number, or a shape."""
+KINDS = ("item", "_local_scalar_dense", "nonzero", "is_nonzero", "masked_select", "equal", "_unique2", "bincount")
 
-    KINDS = ("item", "_local_scalar_dense", "nonzero", "is_nonzero", "masked_select", "equal", "_unique2", "bincount")
 
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.found: list[str] = []
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        name = func.overloadpacket.__name__
-        by_mask = name.startswith("index") and any(
-            one is not None and one.dtype is torch.bool for one in (args[1] if isinstance(args[1], list) else ())
-        )
-        if name in self.KINDS or by_mask:
-            self.found.append(name)
-        return func(*args, **(kwargs or {}))
+def waits(function: Any, args: Any) -> list[str]:
+    """Whether a host would wait for a device, which tells it a number, or a shape."""
+    name = function.overloadpacket.__name__
+    parts = args[1] if name.startswith("index") and isinstance(args[1], list) else ()
+    by_mask = any(one is not None and one.dtype is torch.bool for one in parts)
+    return [name] if name in KINDS or by_mask else []
 
 
 def logits_of(rows: int, vocab: int, seed: int, *, flat: bool = False) -> Tensor:
@@ -271,9 +252,9 @@ def test_tokens_that_the_host_lacks_count_all_the_same(tiny_text: Text, vocab: i
     for row in rows:
         row._said = None
     unread = Unread(torch.tensor(newest), frozenset(range(1, len(rows), 2)))
-    with Waits() as waits:
+    with Operations(waits) as seen:
         chosen = Chosen(SamplingTable(), rows, logits.clone(), unread)
-    assert waits.found == []
+    assert seen.found == []
     assert chosen.read() == expected
 
 
@@ -322,9 +303,9 @@ def test_no_launch_waits(torch_model: LoadedModel, tiny_text: Text, monkeypatch:
     launch, found = decoding.Decode._launch, []
 
     def watched_launch(self: decoding.Decode, *unread: Any) -> Any:
-        with Waits() as waits:
+        with Operations(waits) as seen:
             step = launch(self, *unread)
-        found.append(waits.found)
+        found.append(seen.found)
         return step
 
     monkeypatch.setattr(decoding.Decode, "_launch", watched_launch)
@@ -334,11 +315,7 @@ def test_no_launch_waits(torch_model: LoadedModel, tiny_text: Text, monkeypatch:
 
 def test_a_step_waits_once(torch_model: LoadedModel, tiny_text: Text, monkeypatch: pytest.MonkeyPatch) -> None:
     """With the launch of the next one, and rows that come and go."""
-    step, read, reads, counts = decoding.Decode.step, Fetch.read, list[Fetch](), list[int]()
-
-    def counted_read(self: Fetch) -> Sequence[Tensor]:
-        reads.append(self)
-        return read(self)
+    step, reads, counts = decoding.Decode.step, note_calls(monkeypatch, Fetch, "read", lambda _: None), list[int]()
 
     def counted_step(self: decoding.Decode) -> StepOutcome[Row]:
         before = len(reads)
@@ -346,7 +323,6 @@ def test_a_step_waits_once(torch_model: LoadedModel, tiny_text: Text, monkeypatc
         counts.append(len(reads) - before)
         return taken
 
-    monkeypatch.setattr(Fetch, "read", counted_read)
     monkeypatch.setattr(decoding.Decode, "step", counted_step)
     play_all(torch_model, tiny_text)
     assert len(counts) > 10 and set(counts) == {1}

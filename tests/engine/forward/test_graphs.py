@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
 from unittest.mock import MagicMock
 
 import pytest
@@ -30,8 +29,9 @@ from models.network.kv_store import KvStore
 from models.network.loader import LoadedModel, load
 from models.network.quantization import Kernels
 from models.text import Text
+from tests.calls import Operations, note_calls
 from tests.engine.forward.recorded import Recorder
-from tests.engine.forward.test_decode import WISHES, Waits, job
+from tests.engine.forward.test_decode import WISHES, job, waits
 from tests.engine.forward.test_parity import MIXED, Schedule, assert_as_if_alone
 from tests.engine.invariants import check
 from tests.engine.rows import admitted, answers_of, device_of, faulty, finish, lifecycle_of, spec, turns
@@ -83,14 +83,8 @@ def test_answers_are_the_same_with_graphs(net: Net, recorder: Recorder, terms: B
 @torch.inference_mode()
 def test_inputs_are_written_when_rows_change_and_else_advance_there(net: Net, monkeypatch: pytest.MonkeyPatch) -> None:
     """At 256 rows, building them from lists for each step took a third of the host's time."""
-    writes, write = list[int](), DecodeStep._write
-
-    def noted(step: DecodeStep, live: int, tokens: Any) -> None:
-        writes.append(live)
-        write(step, live, tokens)
-
     lifecycle, specs = with_graphs(*net, 4096, 4, ahead=True), [spec(0, 5, max_tokens=40), spec(1, 9, max_tokens=20)]
-    monkeypatch.setattr(DecodeStep, "_write", noted)
+    writes = note_calls(monkeypatch, DecodeStep, "_write", lambda step, live, tokens: live)
     assert answers_of(lifecycle, specs) == answers_of(lifecycle_of(*net), specs)
     assert writes == [2, 1], "once for both, once when the second has left"
 
@@ -217,9 +211,9 @@ def test_a_step_waits_for_the_device_when_it_is_captured_and_never_again(net: Ne
         lifecycle.turn()
     graphs.release()
     for expected in (2, 0, 0):
-        with Waits() as waits:
+        with Operations(waits) as seen:
             batch.step()
-        assert len(waits.found) == expected
+        assert len(seen.found) == expected
 
 
 def test_preparing_leaves_nothing_that_a_row_could_read(net: Net) -> None:

@@ -10,7 +10,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import AutoModelForCausalLM, DynamicCache, PreTrainedModel
 
 from engine.device import StepOutcome
@@ -26,6 +25,7 @@ from engine.row import Row
 from engine.torch_device import TorchDevice
 from models.network.loader import LoadedModel
 from models.text import Text
+from tests.calls import Operations, note_calls
 from tests.engine.rows import admitted, read, spec
 from tests.tiny import Net
 
@@ -108,15 +108,6 @@ def test_a_chunk_is_at_most_as_many_tokens_as_given_but_at_least_one_column(net:
     assert advances(1) == [[], [], [], [2], [], [], [], [], [1], [0]]
 
 
-def test_dropping_a_row_frees_its_memory(net: Net) -> None:
-    group = Prefill(net.model, rows_of(*net, [spec(0, 10), spec(1, 6)]))
-    assert group._keys.shape[1] * group._keys.shape[3] == 20
-    group.drop(7)
-    assert [row.row_id for row in group.rows] == [0, 1]
-    group.drop(1)
-    assert (group._keys.shape[1] * group._keys.shape[3], [row.row_id for row in group.rows]) == (10, [0])
-
-
 # Log-probabilities of the prompt
 
 
@@ -144,33 +135,24 @@ def test_passes_have_few_widths_and_no_position_beyond_the_context(
     net: Net, lengths: list[int], shapes: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A width that a GPU had never seen took it up to four times as long."""
-    seen, forward = list[tuple[int, int]](), LoadedModel.forward
     model = replace(net.model, context_length=max(lengths))
 
-    def noted(model: LoadedModel, tokens: Tensor, positions: Tensor, *more: Any) -> Tensor:
-        seen.append((tokens.shape[0], tokens.shape[1]))
+    def shape(model: LoadedModel, tokens: Tensor, positions: Tensor, *_: object) -> tuple[int, ...]:
         assert positions.shape == tokens.shape and int(positions.max()) < model.context_length
-        return forward(model, tokens, positions, *more)
+        return tuple(tokens.shape)
 
-    monkeypatch.setattr(LoadedModel, "forward", noted)
+    seen = note_calls(monkeypatch, LoadedModel, "forward", shape)
     specs = [spec(row_id, length) for row_id, length in enumerate(lengths)]
     Prefill(model, rows_of(model, net.text, specs), grain=64).finish(8192)
     assert seen == shapes
 
 
-class Kernels(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Counts launches and copies, and new memory; views are neither."""
-
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.launches = self.allocations = 0
-
-    def __torch_dispatch__(self, function: Any, _: Any, args: Any = (), kwargs: Any = None) -> Any:
-        returns = [one.alias_info for one in function._schema.returns]
-        if not returns or any(one is None or one.is_write for one in returns):
-            self.launches += 1
-            self.allocations += all(one is None for one in returns)
-        return function(*args, **(kwargs or {}))
+def launches(function: Any, _: Any) -> list[str]:
+    """Launches and copies, and new memory; views are neither."""
+    returns = [one.alias_info for one in function._schema.returns]
+    if returns and not any(one is None or one.is_write for one in returns):
+        return []
+    return ["launch", "allocation"] if all(one is None for one in returns) else ["launch"]
 
 
 @torch.inference_mode()
@@ -183,8 +165,8 @@ def test_prompts_take_few_launches(net: Net, monkeypatch: pytest.MonkeyPatch, ke
     arena = KvArena(net.model.kv, rows * 200, max_rows=rows, by_token=True)
     device = TorchDevice(*net, RunningBatch(net.model, arena), 8192, prefixes=PrefixCache(kept, chunk=64))
     lifecycle = admitted(Lifecycle(device), [spec(row_id, 64) for row_id in range(rows)])
-    with Kernels() as kernels:
+    with Operations(launches) as kernels:
         while len(device.batch.rows) < rows:
             lifecycle.turn()
         assert len(arena.tokens) == 2
-    assert (kernels.launches + kernels.allocations) / rows < most
+    assert len(kernels.found) / rows < most

@@ -18,9 +18,10 @@ from engine.row import Row
 from engine.torch_device import TorchDevice
 from models.network.loader import LoadedModel, load
 from models.text import Text
+from tests.calls import note_calls
 from tests.engine.forward.test_parity import Schedule, assert_as_if_alone
 from tests.engine.invariants import check
-from tests.engine.rows import answers_of, device_of, faulty, finish, lifecycle_of, read, short_in, spec, tokens_of
+from tests.engine.rows import answers_of, device_of, finish, lifecycle_of, read, short_in, spec, tokens_of
 from tests.reference import Reference
 from tests.tiny import Net
 
@@ -57,13 +58,7 @@ def test_a_hit_on_blocks_that_stayed_on_the_device_copies_none_from_the_host_and
     room: int, copies: int, net: Net, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With room on the device for so many tokens. All blocks were in host memory alone, and copied in for each hit."""
-    copied_in: list[RowKv] = []
-
-    def copy(block: RowKv, device: torch.device) -> RowKv:
-        copied_in.append(block)
-        return RowKv(block.keys.clone(), block.values.clone())
-
-    monkeypatch.setattr(RowKv, "to", copy)
+    copied_in = note_calls(monkeypatch, RowKv, "to", lambda block, device: block)
     lifecycle = lifecycle_with(PrefixCache[RowKv](2**30), *net)
     device_of(lifecycle)._blocks = DeviceBlocks(torch.device("cpu"), room * net.model.kv.bytes_per_token)
     answers = [answers_of(lifecycle, [replace(spec(0, 330), row_id=row_id)])[row_id] for row_id in range(2)]
@@ -75,7 +70,7 @@ def test_a_hit_on_blocks_that_stayed_on_the_device_copies_none_from_the_host_and
 
 def test_blocks_on_the_device_give_way_where_its_memory_runs_short(net: Net) -> None:
     prefixes: PrefixCache[RowKv] = PrefixCache(2**30, chunk=4)
-    lifecycle = lifecycle_with(prefixes, faulty(net.model, short_in(object, 1)), net.text)
+    lifecycle = lifecycle_with(prefixes, short_in(net.model, object, 1), net.text)
     blocks = device_of(lifecycle)._blocks = DeviceBlocks(torch.device("cpu"), 2**30)
     lifecycle.table.admit([spec(0, 30)])
     lifecycle.turn()
@@ -83,13 +78,6 @@ def test_blocks_on_the_device_give_way_where_its_memory_runs_short(net: Net) -> 
     updates = finish(lifecycle)
     assert blocks.bytes == 0
     assert tokens_of(updates)[0] == answers_of(lifecycle_of(*net), [spec(0, 30)])[0][1:]
-
-
-def test_a_prompt_whose_log_probabilities_are_wanted_is_read_whole(net: Net) -> None:
-    prefixes: PrefixCache[RowKv] = PrefixCache(2**20, chunk=4)
-    read_one(net, spec(0, 30), prefixes)
-    scored = read_one(net, spec(0, 30, prompt_logprobs=0), prefixes).row
-    assert scored.cached_prompt == 0 and len(scored.prompt_logprobs or ()) == 30
 
 
 def test_what_is_dearer_to_copy_than_to_read_is_read(net: Net) -> None:

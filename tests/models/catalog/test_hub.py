@@ -4,6 +4,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import httpx2
 import huggingface_hub
@@ -13,14 +14,12 @@ from huggingface_hub import DryRunFileInfo, errors
 from models.catalog.catalog import Catalog
 from models.catalog.hub import HUB_ID, WANTED
 from models.errors import CatalogError
-from tests.models.fake_package import FILES, TooLarge, refuse
+from tests.models.fake_package import TooLarge, checkpoint, refuse
 
 
 @pytest.fixture
 def snapshot(tmp_path: Path) -> Path:
-    for name in ("config.json", "tokenizer.json", "model.safetensors"):
-        (tmp_path / name).write_bytes(FILES[name])
-    return tmp_path
+    return checkpoint(tmp_path)
 
 
 @pytest.fixture
@@ -98,9 +97,7 @@ def test_weights_that_do_not_fit_are_refused_before_they_are_downloaded(
 def test_weights_of_which_the_hub_tells_nothing_are_downloaded(
     tmp_path: Path, coming: list[DryRunFileInfo], asked: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def lack(repo: str, revision: str | None) -> None:
-        raise errors.NotASafetensorsRepoError(repo)
-
+    lack = Mock(side_effect=errors.NotASafetensorsRepoError("org/name"))
     monkeypatch.setattr(huggingface_hub, "get_safetensors_metadata", lack)
     coming.append(weights(18))
     Catalog(tmp_path / "cache", packaged=()).resolve("org/name", refuse)
@@ -134,9 +131,6 @@ REFUSALS = [
 
 @pytest.mark.parametrize(("error", "remedy"), REFUSALS)
 def test_refusals_name_remedies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, remedy: str) -> None:
-    def refuse_all(*_: object, **__: object) -> str:
-        raise error
-
-    monkeypatch.setattr(huggingface_hub, "snapshot_download", refuse_all)
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", Mock(side_effect=error))
     with pytest.raises(CatalogError, match=remedy):
         resolve(tmp_path, "org/name")

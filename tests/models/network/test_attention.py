@@ -174,17 +174,6 @@ def test_triangles_of_a_prompt_are_made_once_a_pass() -> None:
     assert all(mask._triangles[columns] is triangle for columns, triangle in triangles.items())
 
 
-def test_what_is_masked_has_no_influence() -> None:
-    case = random_case(seed=1, rows=2, kv_heads=2, group=2, new=3, columns=6, masks=2)
-    assert case.mask is not None
-    unread = ~case.mask.any(dim=2)[:, :, :, None]  # (rows, 1, columns, 1)
-    assert bool(unread.any())
-    key, value = case.key.masked_fill(unread, 1e4), case.value.masked_fill(unread, -1e4)
-    found, _ = attention.masked_attention(MODULE, case.query, key, value, case.mask)
-    expected, _ = attention.masked_attention(MODULE, case.query, case.key, case.value, case.mask)
-    assert torch.equal(found, expected)
-
-
 @pytest.mark.parametrize("extra", ["softcap", "s_aux", "position_bias"])
 def test_extras_that_would_be_left_out_are_refused(extra: str) -> None:
     case = random_case(seed=0, rows=1, kv_heads=1, group=1, new=1, columns=1, masks=0)
