@@ -90,11 +90,8 @@ async def test_what_the_order_brings_is_told_beside_the_order_of_arrival(watched
     assert watched.read("lengthwise:order_latency_seconds", order="served") is None, "before enough answers waited"
     watched.dispatcher.waits._by_arrival = inf, ArrivalComparison(40, 30, 5.5, 5.0, 0.29, 0.56, 3.0)
     for order, seconds, normalized in (("served", 5.5, 0.29), ("arrival", 5, 0.56)):
-        check(
-            watched.metrics,
-            {"order_latency_seconds": seconds, "order_normalized_latency_seconds": normalized},
-            order=order,
-        )
+        told = {"order_latency_seconds": seconds, "order_normalized_latency_seconds": normalized}
+        check(watched.metrics, told, order=order)
     check(watched.metrics, {"order_latest_seconds": 3})
 
 
