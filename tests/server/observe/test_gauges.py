@@ -57,15 +57,13 @@ async def test_cells_in_use_are_a_share_of_what_there_is(watched: Counted) -> No
     check(watched.metrics, idle, executor="1")
 
 
-@pytest.mark.parametrize(
-    "name", ["num_requests_waiting", "num_requests_running", "kv_cache_usage_perc", "cache_config_info"]
-)
-async def test_what_routers_scrape_is_one_series_however_many_executors_there_are(watched: Counted, name: str) -> None:
+async def test_what_routers_scrape_is_one_series_however_many_executors_there_are(watched: Counted) -> None:
     """By the names that llm-d's endpoint picker reads of vLLM; it takes one series a pod."""
-    family = next(one for one in watched.metrics.registry.collect() if one.name == f"vllm:{name}")
-    (sample,) = family.samples
-    blocks = {"block_size": "64", "num_gpu_blocks": str(2000 // 64)} if name == "cache_config_info" else {}
-    assert sample.labels == {"model_name": "m", **blocks}
+    families = {one.name: one.samples for one in watched.metrics.registry.collect()}
+    for name in ("num_requests_waiting", "num_requests_running", "kv_cache_usage_perc", "cache_config_info"):
+        (sample,) = families[f"vllm:{name}"]
+        blocks = {"block_size": "64", "num_gpu_blocks": str(2000 // 64)} if name == "cache_config_info" else {}
+        assert sample.labels == {"model_name": "m", **blocks}
 
 
 async def test_the_age_of_a_step_counts_from_the_last_sign_of_life_or_from_the_order(watched: Counted) -> None:

@@ -152,11 +152,8 @@ def test_rows_that_ended_are_not_remembered() -> None:
 
 
 def test_rows_that_make_way_are_counted_by_cause(metrics: MetricsCollector) -> None:
-    back = (
-        HandedBack((1, 2), Cause.SLICE),
-        HandedBack((3,), Cause.PAUSE, dropped=(3,)),
-        HandedBack((4, 5), Cause.OVERFLOW, dropped=(5,)),
-    )
+    sliced, paused = HandedBack((1, 2), Cause.SLICE), HandedBack((3,), Cause.PAUSE, dropped=(3,))
+    back = (sliced, paused, HandedBack((4, 5), Cause.OVERFLOW, dropped=(5,)))
     metrics.receive(StepReport(0, 1, (), BatchShape(), 0.1, handed_back=back, swapped_out=(6, 7)))
     for cause, kept, dropped in (("slice", 2, 0), ("pause", 0, 1), ("overflow", 1, 1), ("fault", 0, 0)):
         check(metrics, {"handed_back_rows_total": kept}, cause=cause, kv="kept")

@@ -58,10 +58,6 @@ class Server:
         async with self.session.get(self.url + path) as response:
             return response.status
 
-    async def until_status(self, path: str, status: int) -> None:
-        while await self.status(path) != status:
-            pass
-
 
 async def start(model: str, port: int = 0, timeout: float = 60, stderr: int = PIPE) -> Process:
     arguments = [sys.executable, "-m", "tests.server.serve_fake", model, str(port), str(timeout)]
@@ -110,7 +106,8 @@ async def test_what_does_not_end_in_time_ends_with_an_error_event_and_the_end_ma
 async def test_while_answers_end_new_calls_are_refused_and_a_second_signal_ends_all_at_once() -> None:
     async with serving("stuck", timeout=3600) as server, server.begun_stream() as stream:
         server.process.send_signal(signal.SIGINT)
-        await server.until_status("/health/ready", 503)
+        while await server.status("/health/ready") != 503:
+            pass
         assert await server.status("/health/live") == 200
         async with server.session.post(f"{server.url}/v1/chat/completions", json=chat_body()) as refused:
             assert (refused.status, refused.headers["Connection"]) == (503, "close")
