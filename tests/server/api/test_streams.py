@@ -3,7 +3,7 @@
 import asyncio
 import re
 from collections.abc import AsyncIterator, Iterable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import orjson
@@ -260,3 +260,18 @@ async def test_old_clients_without_chunks_get_a_stream_that_ends_with_the_connec
     head, events = await live.exchange(raw_post(CHAT, chat_body(stream=True)).replace(b"HTTP/1.1", b"HTTP/1.0"))
     assert b"chunked" not in head
     assert text_of(parse_events(events)) == ANSWER
+
+
+async def test_a_thousand_clients_leave_nothing_behind(live: Live, caplog: pytest.LogCaptureFixture) -> None:
+    async def leave(turns: int) -> None:
+        async with live.connect() as (_, writer):
+            writer.write(raw_post(CHAT, chat_body(stream=turns % 2 == 0, n=1 + turns % 3)))
+            for _ in range(turns % 37):
+                await asyncio.sleep(0)
+
+    for _ in range(20):
+        with suppress(ConnectionError):
+            await asyncio.gather(*(leave(turns) for turns in range(50)))
+    await live.dispatcher.until(lambda: live.dispatcher.table.requests_running == 0)
+    assert text_of(await live.stream_chat()) == ANSWER
+    assert "Traceback" not in caplog.text
