@@ -69,7 +69,11 @@ class Counted:
     clock: VirtualClock
 
     def read(self, name: str, **labels: str) -> float | None:
-        return self.metrics.registry.get_sample_value(name, {"model_name": "m", **labels})
+        return read(self.metrics, name, **labels)
+
+
+def read(metrics: MetricsCollector, name: str, **labels: str) -> float | None:
+    return metrics.registry.get_sample_value(name, {"model_name": "m", **labels})
 
 
 def check(metrics: MetricsCollector, told: Mapping[str, float], **labels: str) -> None:

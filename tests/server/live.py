@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, fields, replace
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Final
 
 import aiohttp
 import orjson
@@ -22,6 +22,8 @@ from server.keys import Keyring
 from server.process.life import listen
 from tests.server.fakes import PlayedDispatcher, fake_service, played_dispatcher
 
+CHAT: Final = "/v1/chat/completions"
+COMPLETIONS, RESPONSES, MESSAGES = "/v1/completions", "/v1/responses", "/v1/messages"
 NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 
 
@@ -73,11 +75,23 @@ class Live:
         assert status == 200, reply
         return reply
 
-    async def refused(self, path: str, body: object, status: int = 400, **headers: str) -> dict[str, Any]:
-        """The error of an answer that must be refused so."""
+    async def refused(
+        self,
+        path: str,
+        body: object,
+        status: int = 400,
+        *,
+        code: str | None = None,
+        param: str | None = None,
+        said: str = "",
+        **headers: str,
+    ) -> dict[str, Any]:
+        """The error of an answer that must be refused so, with these words in its message."""
         found, reply = await self.post(path, body, **headers)
         assert found == status, reply
         error: dict[str, Any] = reply["error"]
+        assert code in (None, error.get("code")) and param in (None, error.get("param")), error
+        assert said in error["message"], error
         return error
 
     async def begin(

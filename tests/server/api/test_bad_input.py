@@ -4,9 +4,7 @@ import orjson
 import pytest
 
 from tests.server.fakes import ANSWER, END, REFUSED, UNKNOWN
-from tests.server.live import Live, chat_body, parse_events, text_of
-
-CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
+from tests.server.live import CHAT, COMPLETIONS, Live, chat_body, parse_events, text_of
 
 
 def chat(**fields: object) -> tuple[str, bytes]:
@@ -55,6 +53,8 @@ OF_CHATS: dict[str, dict[str, tuple[object, ...]]] = {
         "chat_template_kwargs": ({"a": [1]},),
         "response_format": ({"type": "yaml"},),
         "best_of": ("x",),
+        "instruction": (5,),
+        "instruction_split": ("last-line",),
     },
     "invalid_request": {
         "max_tokens": (0,),
@@ -141,14 +141,13 @@ BAD: dict[str, tuple[tuple[str, bytes], str | None, str]] = {
 
 @pytest.mark.parametrize(("request_", "param", "code"), BAD.values(), ids=BAD)
 async def test_bad_input_harms_nobody(live: Live, request_: tuple[str, bytes], param: str | None, code: str) -> None:
-    live.dispatcher.pause, absent = 1, code == "model_not_found"
+    live.dispatcher.pause = 1
+    status, kind = (404, "NotFoundError") if code == "model_not_found" else (400, "BadRequestError")
     async with live.streaming(CHAT, chat_body()) as other:
         begun = await other.readuntil(b"\n\n")
-        status, reply = await live.post(*request_)
+        found, reply = await live.post(*request_)
         said = reply["error"].pop("message")
-        kind = "NotFoundError" if absent else "BadRequestError"
-        told = {"error": {"type": kind, "param": param, "code": code}}
-        assert (status, reply) == (404 if absent else 400, told), said
+        assert (found, reply) == (status, {"error": {"type": kind, "param": param, "code": code}}), said
         assert len(said) > 10 and said.isprintable()
         live.dispatcher.release()
         events = parse_events(begun + await other.read())

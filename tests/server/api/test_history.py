@@ -8,9 +8,8 @@ import pytest
 
 from models.errors import TextError
 from tests.server.fakes import FakeText
-from tests.server.live import Live, bearer, live_server, prompt_of
+from tests.server.live import CHAT, MESSAGES, RESPONSES, Live, bearer, live_server, prompt_of
 
-CHAT, RESPONSES, MESSAGES = "/v1/chat/completions", "/v1/responses", "/v1/messages"
 IGNORED = "x-lengthwise-ignored"
 
 
@@ -164,18 +163,12 @@ OBJECTS: list[tuple[type[KnowingText], str, object]] = [
 
 
 @pytest.mark.parametrize(("kind", "given", "seen"), OBJECTS)
-async def test_templates_get_an_object_where_it_is_one_or_must_be(
-    kind: type[KnowingText], given: str, seen: object
-) -> None:
+async def test_templates_get_objects_where_they_must(kind: type[KnowingText], given: str, seen: object) -> None:
     text = kind()
     async with live_server(text=text, context_length=200_000) as live:
         await live.chat(messages=past(given), tools=[TOOL])
     called = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": seen}}
-    assert text.seen == [
-        user(),
-        {"role": "assistant", "content": "", "tool_calls": [called]},
-        result("bad", name="f"),
-    ]
+    assert text.seen == [user(), answer("", tool_calls=[called]), result("bad", name="f")]
     assert text.tools == [TOOL]
 
 
@@ -356,8 +349,7 @@ async def test_stored_items_are_found_by_their_ids() -> None:
             reference = {**kind, "id": item["id"]}
             await live.obtain(RESPONSES, {"input": [user(), reference, user("b")]}, **mine)
             assert prompt_of(live) == f"{said}\nuser:b\nassistant:"
-            error = await live.refused(RESPONSES, {"input": [user(), reference]}, 404, **other)
-            assert error["code"] == "item_not_found"
+            await live.refused(RESPONSES, {"input": [user(), reference]}, 404, code="item_not_found", **other)
         further = {"input": [{"id": item["id"]}, user("b")], "previous_response_id": first["id"]}
         await live.obtain(RESPONSES, further, **mine)
         error = await live.refused(RESPONSES, {"input": [{"id": item["id"] + "7"}]}, 404, **mine)

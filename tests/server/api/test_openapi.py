@@ -51,8 +51,7 @@ def test_every_list_and_every_mapping_of_a_body_has_a_bound() -> None:
     """Lists of token ids and of prompts had none, and two million ids were read before they were refused."""
     schemas = document(OPERATIONS)["components"]["schemas"]
     bodies = {operation.body.__name__ for operation in OPERATIONS if operation.body is not None}
-    unbounded = [path for name in sorted(bodies) for path in _unbounded(schemas[name], name, schemas)]
-    assert unbounded == []
+    assert [path for name in sorted(bodies) for path in _unbounded(schemas[name], name, schemas)] == []
 
 
 def _unbounded(schema: Any, path: str, schemas: dict[str, Any]) -> Iterator[str]:

@@ -14,9 +14,8 @@ from server.api import register as requests
 from server.api.register import Register
 from server.api.request_status import RequestStatus
 from tests.server.fakes import ANSWER, endless
-from tests.server.live import Live, bearer, chat_body, live_server, parse_events, text_of
+from tests.server.live import CHAT, COMPLETIONS, RESPONSES, Live, bearer, chat_body, live_server, parse_events, text_of
 
-CHAT, COMPLETIONS, RESPONSES = "/v1/chat/completions", "/v1/completions", "/v1/responses"
 ALL = "/v1/requests"
 
 
@@ -94,8 +93,7 @@ async def test_a_cancelled_response_ends_with_its_failed_event(live: Live) -> No
     live.dispatcher.pause = 1
     async with live.streaming(RESPONSES, {"input": "Hi"}) as content:
         first = await content.readuntil(b"\n\n")
-        name = orjson.loads(first.partition(b"data: ")[2])["response"]["id"]
-        assert await cancel(live, name) == "cancelled"
+        assert await cancel(live, orjson.loads(first.partition(b"data: ")[2])["response"]["id"]) == "cancelled"
         last = (await content.read()).split(b"\n\n")[-2]
     event = orjson.loads(last.partition(b"data: ")[2])
     assert (event["type"], event["response"]["status"]) == ("response.failed", "cancelled")
@@ -169,10 +167,8 @@ async def test_others_go_on_while_a_list_is_made(live: Live, turns: list[int], m
     assert [after - before for before, after in itertools.pairwise(turns)] == [1, 2, 1]
 
 
-WRONG = [
-    *(("limit", limit) for limit in ("0", "1001", "-1", "1.5", "", "²", "9" * 30)),
-    *(("row", "one"), ("explain", "2")),
-]
+LIMITS = ("0", "1001", "-1", "1.5", "", "²", "9" * 30)
+WRONG = [("row", "one"), ("explain", "2"), *(("limit", limit) for limit in LIMITS)]
 
 
 @pytest.mark.parametrize(("name", "value"), WRONG)
@@ -182,11 +178,8 @@ async def test_a_wrong_query_is_400(live: Live, name: str, value: str) -> None:
 
 
 async def test_an_unknown_request_is_404(live: Live) -> None:
-    for error in (
-        (await get(live, f"{ALL}/nobody"))["error"],
-        await live.refused(f"{ALL}/nobody/cancel", None, 404),
-    ):
-        assert error["code"] == "request_not_found"
+    assert (await get(live, f"{ALL}/nobody"))["error"]["code"] == "request_not_found"
+    await live.refused(f"{ALL}/nobody/cancel", None, 404, code="request_not_found")
 
 
 ONE, OTHER = "one-key-of-ours-0123456789", "other-key-of-ours-0123456789"
@@ -215,16 +208,12 @@ async def test_a_key_neither_sees_nor_cancels_the_requests_of_another(locked: Li
 
 
 async def test_a_request_that_waits_is_told_why_and_of_others_only_their_number(locked: Live) -> None:
+    async def begin(name: str, key: str, n: int = 1, **fields: int) -> asyncio.Task[tuple[int, Any]]:
+        return await locked.begin(CHAT, chat_body(n=n, **fields), n, x_request_id=name, **bearer(key))
+
     locked.dispatcher.pause = 0
-    tasks = [
-        await locked.begin(CHAT, chat_body(**fields), fields.get("n", 1), x_request_id=name, **bearer(key))
-        for name, key, fields in (
-            ("other", OTHER, {}),
-            ("first", ONE, {"n": 2}),
-            ("last", ONE, {}),
-            ("urgent", OTHER, {"priority": -1}),
-        )
-    ]
+    tasks = [await begin("other", OTHER), await begin("first", ONE, n=2)]
+    tasks += [await begin("last", ONE), await begin("urgent", OTHER, priority=-1)]
     (first,) = [one for one in (await get(locked, ALL, ONE))["data"] if one["request_id"] == "first"]
     assert "waits_for" not in first
     told = await get(locked, f"{ALL}/last?explain=1", ONE)
@@ -243,15 +232,12 @@ async def test_a_request_that_waits_is_told_why_and_of_others_only_their_number(
     assert (await get(locked, f"{ALL}/last?explain=yes", ONE))["error"]["param"] == "explain"
 
 
-async def test_others_go_on_between_calls_of_many_answers_and_one_answer_is_explained(
-    live: Live, turns: list[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_others_go_on_between_calls_of_many_answers_and_one_is_explained(live: Live, turns: list[int]) -> None:
     """With 15 calls of 256 prompts in line, a list held the loop for 185 ms, and an explanation for 281."""
     live.dispatcher.pause = 0
     body = {"prompt": ["x"] * 30, "max_tokens": 1}
     tasks = [await live.begin(COMPLETIONS, body, 30, x_request_id=name) for name in ("many", "more")]
-    explain = Mock(wraps=live.dispatcher.waits.explain)
-    monkeypatch.setattr(live.dispatcher.waits, "explain", explain)
+    explain = live.dispatcher.waits.explain = Mock(wraps=live.dispatcher.waits.explain)  # type: ignore[method-assign]
     await get(live, f"{ALL}?limit=1000")
     assert turns[1] - turns[0] == 2, "nothing else ran between two calls"
     assert (await get(live, f"{ALL}/more?explain=1"))["waits_for"]["ahead"] == 30

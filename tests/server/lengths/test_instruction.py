@@ -7,54 +7,37 @@ from server.lengths.instruction import InstructionSplit, SplitPrompt, split_by, 
 SYSTEM, FIRST_LINE, BLANK_LINE = InstructionSplit
 
 
-def message(role: str, content: str) -> dict[str, str]:
-    return {"role": role, "content": content}
+def split(how: InstructionSplit, *turns: tuple[str, str]) -> SplitPrompt:
+    return split_messages([{"role": role, "content": content} for role, content in turns], how)
 
 
 @pytest.mark.parametrize("how", InstructionSplit)
 def test_system_messages_are_the_instruction_whatever_the_split(how: InstructionSplit) -> None:
-    messages = [
-        message("system", "Translate. "),
-        message("user", "Hello\nthere"),
-        message("assistant", "Hallo"),
-        message("system", "Be brief."),
-        message("user", "Bye"),
-    ]
-    assert split_messages(messages, how) == SplitPrompt("Translate. \nBe brief.", "Hello\nthere\nHallo\nBye")
+    begin = (("system", "Translate. "), ("user", "Hello\nthere"), ("assistant", "Hallo"))
+    found = split(how, *begin, ("system", "Be brief."), ("user", "Bye"))
+    assert found == SplitPrompt("Translate. \nBe brief.", "Hello\nthere\nHallo\nBye")
 
 
+TEXT = "\nTranslate:\nto German\n\nHello\n\nBye\n"
 SPLITS = [
-    (SYSTEM, "", "Translate:\nto German\n\nHello\n\nBye"),
-    (FIRST_LINE, "Translate:", "to German\n\nHello\n\nBye"),
-    (BLANK_LINE, "Translate:\nto German", "Hello\n\nBye"),
+    (SYSTEM, TEXT, "", TEXT.strip()),
+    (FIRST_LINE, TEXT, "Translate:", "to German\n\nHello\n\nBye"),
+    (BLANK_LINE, TEXT, "Translate:\nto German", "Hello\n\nBye"),
+    (BLANK_LINE, "Translate\r\n \t\r\nHello", "Translate", "Hello"),  # with white space and Windows' line ends
+    *((how, text, "", text.strip()) for how in InstructionSplit for text in ("Hello", " Hello\n", "")),
 ]
 
 
-@pytest.mark.parametrize(("how", "instruction", "user_input"), SPLITS)
-def test_without_one_the_split_decides(how: InstructionSplit, instruction: str, user_input: str) -> None:
-    text = "\nTranslate:\nto German\n\nHello\n\nBye\n"
-    assert split_text(text, how) == SplitPrompt(instruction, user_input)
-    assert split_messages([message("user", text)], how) == SplitPrompt(instruction, user_input)
-
-
-@pytest.mark.parametrize("how", InstructionSplit)
-@pytest.mark.parametrize("text", ["Hello", " Hello\n", ""])
-def test_a_text_in_one_piece_is_user_input(how: InstructionSplit, text: str) -> None:
-    assert split_text(text, how) == SplitPrompt("", text.strip())
-
-
-def test_blank_lines_may_hold_white_space_and_windows_line_ends() -> None:
-    assert split_text("Translate\r\n \t\r\nHello", BLANK_LINE) == SplitPrompt("Translate", "Hello")
+@pytest.mark.parametrize(("how", "text", "instruction", "user_input"), SPLITS)
+def test_without_one_the_split_decides(how: InstructionSplit, text: str, instruction: str, user_input: str) -> None:
+    assert split_text(text, how) == split(how, ("user", text)) == SplitPrompt(instruction, user_input)
 
 
 def test_only_the_first_user_message_is_split_and_the_others_follow() -> None:
-    messages = [message("assistant", "Hi"), message("user", "Translate\nHello"), message("user", "More\nof it")]
-    assert split_messages(messages, FIRST_LINE) == SplitPrompt("Translate", "Hi\nHello\nMore\nof it")
-
-
-def test_a_conversation_without_users_is_user_input() -> None:
-    assert split_messages([message("assistant", "Hi")], FIRST_LINE) == SplitPrompt("", "Hi")
-    assert split_messages([], FIRST_LINE) == SplitPrompt("", "")
+    found = split(FIRST_LINE, ("assistant", "Hi"), ("user", "Translate\nHello"), ("user", "More\nof it"))
+    assert found == SplitPrompt("Translate", "Hi\nHello\nMore\nof it")
+    assert split(FIRST_LINE, ("assistant", "Hi")) == SplitPrompt("", "Hi")
+    assert split(FIRST_LINE) == SplitPrompt("", "")
 
 
 LEFT_OUT = [

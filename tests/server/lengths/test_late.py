@@ -50,54 +50,37 @@ def answer() -> Answer:
     return asyncio.get_running_loop().create_future()
 
 
-async def test_all_requests_of_one_prompt_hear_of_its_estimate_once(stage: LateStage) -> None:
+ORDERS = [
+    # what happens to three requests that share an estimate: it comes (c), all else has its turn (.), one ends (0, 1, 2)
+    ("c.012", [0, 1, 2]),
+    ("0c.12", [1, 2]),
+    ("c0.12", [1, 2]),  # it ends just when the estimate comes
+    ("0011.2", []),
+]
+
+
+@pytest.mark.parametrize(("order", "heard"), ORDERS)
+async def test_of_those_that_share_an_estimate_some_hear(stage: LateStage, order: str, heard: list[int]) -> None:
+    """Who still runs, and once."""
     shared, other = answer(), answer()
-    for row_id, awaited in enumerate((shared, shared, other)):
-        stage.note(row_id, awaited)
-    shared.set_result(ESTIMATE)
-    await asyncio.sleep(0)
-    assert stage.heard == [(0, 5.0), (1, 5.0)]
-    assert len(stage.delays) == 2 and all(0 < delay < 60 for delay in stage.delays)
-    assert not other.cancelled()
+    rows = [stage.note(row_id, shared) for row_id in range(3)]
+    stage.note(3, other)
+    for place, event in enumerate(order):
+        assert not shared.cancelled(), order[:place]
+        if event == "c":
+            shared.set_result(ESTIMATE)
+        elif event == ".":
+            await asyncio.sleep(0)
+        else:
+            stage.end(rows[int(event)])
+    assert stage.heard == [(row_id, 5.0) for row_id in heard]
+    assert len(stage.delays) == len(heard) and all(0 < delay < 60 for delay in stage.delays)
+    assert shared.cancelled() == ("c" not in order) and not other.cancelled()
 
 
-async def test_who_has_ended_hears_nothing_and_what_nobody_expects_is_cancelled(stage: LateStage) -> None:
-    shared = answer()
-    first, second = stage.note(0, shared), stage.note(1, shared)
-    stage.end(first)
-    stage.end(first)
-    assert not shared.cancelled()
-    stage.end(second)
-    assert shared.cancelled()
-    await asyncio.sleep(0)
-    assert (stage.heard, stage.delays) == ([], [])
-
-
-async def test_of_those_that_share_an_estimate_the_others_still_hear_of_it(stage: LateStage) -> None:
-    shared = answer()
-    first, second = stage.note(0, shared), stage.note(1, shared)
-    stage.end(first)
-    shared.set_result(ESTIMATE)
-    await asyncio.sleep(0)
-    stage.end(second)
-    assert stage.heard == [(1, 5.0)]
-
-
-async def test_who_ends_just_when_it_comes_hears_nothing(stage: LateStage) -> None:
-    came = answer()
-    one = stage.note(0, came)
-    came.set_result(ESTIMATE)
-    stage.end(one)
-    await asyncio.sleep(0)
-    assert stage.heard == []
-
-
-@pytest.mark.parametrize(
-    ("estimate", "learned"), [(Estimate((1.0,), None), [((1.0,), 7.0)]), (None, [])], ids=["no length", "failed"]
-)
-async def test_an_estimate_without_a_length_is_told_to_nobody_and_learned_from(
-    stage: LateStage, estimate: Estimate | None, learned: list[object]
-) -> None:
+@pytest.mark.parametrize(("estimate", "learned"), [(Estimate((1.0,), None), [((1.0,), 7.0)]), (None, [])])
+async def test_an_estimate_without_a_length_is_learned_from(stage: LateStage, estimate: Any, learned: object) -> None:
+    """And told to nobody."""
     came = answer()
     one = stage.note(0, came)
     came.set_result(estimate)

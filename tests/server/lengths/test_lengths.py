@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, suppress
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,7 +23,7 @@ from server.config import GatewayConfig
 from server.lengths.instruction import InstructionSplit
 from server.lengths.lengths import Lengths, PredictorContext, Revise, open_recorded_lengths
 from tests.scheduler.fakes import VirtualClock, request
-from tests.server.live import Live, chat_body, live_server
+from tests.server.live import Live, live_server
 
 LIKELY = LengthDistribution(np.array([5.0, 9.5], np.float32), np.array([0.5, 0.5], np.float32))
 
@@ -115,23 +116,14 @@ async def test_a_request_arrives_before_it_is_predicted(predicting: Live, length
     assert before <= predicting.dispatcher.submitted[0].times.arrival <= predicted
 
 
-async def test_a_client_that_leaves_while_it_is_predicted_costs_nothing(predicting: Live, lengths: FakeLengths) -> None:
-    lengths.may.clear()
-    call = asyncio.create_task(predicting.chat())
-    await lengths.asked.wait()
-    call.cancel()
-    await lengths.left.wait()
-    assert predicting.dispatcher.submitted == []
-
-
 async def test_what_is_foreseen_too_late_for_a_call_is_forgotten_with_it() -> None:
     lengths = Late()
     async with live_server(max_num_queued_tokens=100, lengths=lengths) as live:
         await live.complete(prompt=["one", "two"], n=2, max_tokens=3)
         assert [one.cancelled() for one in lengths.late] == [True, True]
         live.dispatcher.crowd(waiting=1)
-        status, _ = await live.post("/v1/completions", {"prompt": "x" * 95, "max_tokens": 9})
-        assert (status, lengths.late[2].cancelled()) == (429, True)
+        await live.refused("/v1/completions", {"prompt": "x" * 95, "max_tokens": 9}, 429)
+        assert lengths.late[2].cancelled()
 
 
 async def test_who_leaves_while_one_of_several_prompts_is_predicted_leaves_nothing_behind() -> None:
@@ -144,7 +136,7 @@ async def test_who_leaves_while_one_of_several_prompts_is_predicted_leaves_nothi
         await lengths.left.wait()
         with suppress(asyncio.CancelledError):
             await lengths.late[0]
-    assert lengths.late[0].cancelled()
+        assert lengths.late[0].cancelled() and live.dispatcher.submitted == []
 
 
 INSTRUCTIONS = [
@@ -156,28 +148,20 @@ INSTRUCTIONS = [
 ]
 
 
-@pytest.mark.parametrize(("fields", "instruction", "user_input"), INSTRUCTIONS)
-async def test_a_request_can_say_what_its_instruction_is(
-    predicting: Live, lengths: FakeLengths, fields: dict[str, object], instruction: str, user_input: str
-) -> None:
+@pytest.mark.parametrize("case", INSTRUCTIONS)
+async def test_a_request_can_say_what_its_instruction_is(predicting: Live, lengths: FakeLengths, case: Any) -> None:
+    fields, *parts = case
     await predicting.chat(messages=[{"role": "user", "content": "Do.\n\nHi there"}], **fields)
     await predicting.complete(prompt="Do.\n\nHi there", **fields)
     await predicting.complete(prompt=list(b"Do.\n\nHi there"), **fields)
-    assert [(one.instruction, one.user_input) for one in lengths.queries] == [(instruction, user_input)] * 3
+    assert [[one.instruction, one.user_input] for one in lengths.queries] == [parts] * 3
     chat, text, ids = predicting.dispatcher.submitted
     assert chat.prompt == tuple(b"user:Do.\n\nHi there\nassistant:")  # the model reads what it would have read
     assert text.prompt == ids.prompt == tuple(b"Do.\n\nHi there")
 
 
-@pytest.mark.parametrize("fields", [{"instruction_split": "last-line"}, {"instruction": 5}])
-async def test_a_wrong_instruction_is_refused(predicting: Live, fields: dict[str, object]) -> None:
-    status, reply = await predicting.post("/v1/chat/completions", chat_body(**fields))
-    assert (status, reply["error"]["param"]) == (400, next(iter(fields)))
-
-
 async def test_the_servers_own_split_holds_where_a_request_says_nothing(lengths: FakeLengths) -> None:
-    split = InstructionSplit.FIRST_LINE
-    async with live_server(lengths=lengths, instruction_split=split) as live:
+    async with live_server(lengths=lengths, instruction_split=InstructionSplit.FIRST_LINE) as live:
         await live.chat(messages=[{"role": "user", "content": "Do.\nHi"}])
     assert [(one.instruction, one.user_input) for one in lengths.queries] == [("Do.", "Hi")]
 
@@ -227,8 +211,6 @@ async def test_what_waits_is_predicted_again_while_little_is_known() -> None:
 
 async def test_an_oracle_wants_to_be_told() -> None:
     async with live_server(allow_replay=True, lengths=Oracle()) as live:
-        status, reply = await live.post("/v1/completions", {"prompt": "Hi"})
-        assert (status, reply["error"]["param"]) == (400, "replay_tokens")
-        assert "replay_tokens" in reply["error"]["message"] and live.dispatcher.submitted == []
-        reply = await live.complete(prompt="Hi", replay_tokens=5)
-        assert reply["metrics"]["predicted_tokens"] == 5
+        await live.refused("/v1/completions", {"prompt": "Hi"}, param="replay_tokens", said="replay_tokens")
+        assert live.dispatcher.submitted == []
+        assert (await live.complete(prompt="Hi", replay_tokens=5))["metrics"]["predicted_tokens"] == 5

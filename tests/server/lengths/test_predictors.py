@@ -1,8 +1,6 @@
 """The length predictor put together: flags, a light process, a journal, learning, and how all of it ends."""
 
 import asyncio
-import os
-import signal
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
@@ -13,7 +11,7 @@ import pytest
 
 from engine.messages import FinishReason
 from engine.sampling.params import SamplingParams
-from models.catalog.catalog import DEFAULT_EMBEDDER, Catalog, CatalogError
+from models.catalog.catalog import DEFAULT_EMBEDDER, Catalog, CatalogError, default_cache
 from models.errors import UserError
 from scheduler.journal.file import RequestEntry, read
 from scheduler.length.features import FEATURES, LengthQuery, TokenFeatures
@@ -42,14 +40,8 @@ PARAMS = SamplingParams(max_tokens=100)
 @pytest.fixture
 def config(embedder: Path) -> ServeConfig:
     """The default time limit is a real one, and test machines are busy."""
-    return ServeConfig(
-        model="org/tiny",
-        strategy="magnus",
-        embedder=str(embedder),
-        embedder_max_tokens=32,
-        prediction_timeout=600,
-        learning_interval=600,
-    )
+    told = ServeConfig(model="org/tiny", strategy="magnus", embedder=str(embedder), embedder_max_tokens=32)
+    return replace(told, prediction_timeout=600, learning_interval=600)
 
 
 def unheard(seconds: float) -> None:
@@ -134,10 +126,8 @@ async def test_a_forest_predicts_and_says_how_likely_it_is(config: ServeConfig, 
     assert len(waits) == 1
 
 
-async def test_a_forest_that_is_refused_is_told_with_the_remedy_and_serving_goes_on(
-    config: ServeConfig, cache: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    keep_forest(cache, "another")
+async def test_a_forest_that_is_refused_is_told(config: ServeConfig, caplog: pytest.LogCaptureFixture) -> None:
+    keep_forest(default_cache(), "another")
     async with lengths_of(config) as lengths:
         assert (await serve(lengths)).source is Source.MAX_TOKENS
     assert caplog.text.count("train it again with `lengthwise train`; until then lengths are predicted without it") == 1
@@ -175,9 +165,7 @@ def asking(tokens: int) -> LengthQuery:
     return replace(QUERY, tokens=tuple(range(tokens)))
 
 
-async def test_the_default_learns_lengths_in_this_process_from_a_hundred_answers_and_knows_them_after_a_restart(
-    config: ServeConfig, cache: Path
-) -> None:
+async def test_the_default_learns_in_this_process_and_knows_after_a_restart(config: ServeConfig, cache: Path) -> None:
     async with own_lengths(config) as lengths:
         assert (await serve(lengths, query=asking(3))).source is Source.MAX_TOKENS
         for place in range(100):
@@ -215,8 +203,7 @@ async def test_when_the_process_is_killed_requests_go_on_and_another_takes_over(
     async with lengths_of(config) as lengths:
         assert (await serve(lengths)).features
         (child,) = list_predictors()
-        assert child.pid is not None
-        os.kill(child.pid, signal.SIGKILL)
+        child.kill()
         child.join()
         broken = await serve(lengths)
         assert (broken.source, broken.features) == (Source.HISTORY, ())

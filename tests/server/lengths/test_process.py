@@ -43,12 +43,6 @@ def keep_forest(setup: Setup, examples: Examples, *, embedder: str = "tiny") -> 
     save(setup.forest, examples, replace(setup.about, embedder=embedder))
 
 
-def test_instructions_and_inputs_are_embedded_in_one_call() -> None:
-    fake = FakeEmbedder()
-    expected = [[6.0] * 4 + [3.0] * 16 + [40.0], [6.0] * 4 + [1.0] * 16 + [5.0]]
-    assert embed(fake, QUERIES).tolist() == expected and fake.calls == [["a b", "a b", "c d", "e"]]
-
-
 def test_with_a_forest_the_worker_answers_with_distributions(setup: Setup) -> None:
     keep_forest(setup, linear(1000))
     estimates = light_predictor.predict(setup).estimate(QUERIES)

@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -44,9 +45,7 @@ def train(tmp_path: Path, tiny_folder: Path, embedder: Path) -> Train:
     return run
 
 
-def test_a_file_becomes_a_report_and_a_proxy(
-    train: Train, tiny_folder: Path, cache: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_file_makes_a_proxy(train: Train, tiny_folder: Path, cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert train() == 0
     out = capsys.readouterr().out
     path = proxy_path(cache, str(tiny_folder))
@@ -56,9 +55,7 @@ def test_a_file_becomes_a_report_and_a_proxy(
     assert all(word in out for word in ("accuracy", "f1", "mae", "tau", "within twice"))
 
 
-def test_all_tasks_are_compared_as_json_and_one_is_kept(
-    train: Train, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_all_tasks_are_compared_as_json(train: Train, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "mine"
     assert train("--task", "ordinal-l1", "--compare-tasks", "--json", "--output", out) == 0
     told = json.loads(capsys.readouterr().out)
@@ -74,10 +71,9 @@ UNTRAINABLE = [
 ]
 
 
-@pytest.mark.parametrize(("rows", "length", "task", "said"), UNTRAINABLE)
-def test_what_cannot_be_trained_is_one_line(
-    train: Train, rows: int, length: int | None, task: str, said: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+@pytest.mark.parametrize("case", UNTRAINABLE)
+def test_what_cannot_be_trained_is_one_line(train: Train, case: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    rows, length, task, said = case
     assert train("--task", task, rows=rows, length=length) == 1
     err = capsys.readouterr().err
     assert err.startswith("lengthwise: error: ") and said in err and err.count("\n") == 1
@@ -109,8 +105,7 @@ def test_a_worker_says_what_the_proxy_says_and_embeds_for_the_cache(trained: Set
 async def test_a_process_predicts_by_proxy(trained: Setup) -> None:
     with closing(PredictorProcess(trained, make_proxy_worker, timeout=200)) as process:
         await process.start()
-        estimates = await process.estimate(QUERIES)
-        assert [one.source for one in estimates] == [Source.PROXY] * 2
+        assert [one.source for one in await process.estimate(QUERIES)] == [Source.PROXY] * 2
         assert (await process.embed(["a b", "c", "d"])).shape == (3, 16)
 
 

@@ -111,30 +111,24 @@ def test_texts_are_recorded_where_the_operator_allows_it(path: Path) -> None:
     assert (entry.predicted, entry.source, entry.features) == (None, None, ())
 
 
-@pytest.mark.parametrize(("stop", "outcome", "whole"), [((), "repetition", False), (("repetition",), "stop", True)])
-def test_an_answer_that_repeats_itself_is_cut(path: Path, stop: tuple[str, ...], outcome: str, whole: bool) -> None:
-    stage, request = Stage(path), ended_request()
-    request.sampling, request.stop_reason = replace(request.sampling, stop=stop), REPETITION
-    stage.end(request, FinishReason.STOP)
-    assert stage.learning.rows == [learned(5, whole=whole)]
-    assert [entry.outcome for entry in stage.requests()] == [outcome]
-
-
+REPEATED = replace(ended_request(), stop_reason=REPETITION)
+WANTED = replace(REPEATED, sampling=replace(REPEATED.sampling, stop=("repetition",)))
 OUTCOMES = [
-    (FinishReason.STOP, 5, None, "stop", learned(5, whole=True)),
-    (FinishReason.LENGTH, 8, None, "length", learned(8, whole=False)),
-    (FinishReason.LENGTH, 5, 5, "length", learned(5, whole=True)),
-    (FinishReason.ERROR, 5, None, "error", None),
-    (None, 5, None, "cancelled", None),
+    (FinishReason.STOP, ended_request(), "stop", learned(5, whole=True)),
+    (FinishReason.STOP, REPEATED, "repetition", learned(5, whole=False)),
+    (FinishReason.STOP, WANTED, "stop", learned(5, whole=True)),
+    (FinishReason.LENGTH, ended_request(8), "length", learned(8, whole=False)),
+    (FinishReason.LENGTH, ended_request(replay=5), "length", learned(5, whole=True)),
+    (FinishReason.ERROR, ended_request(), "error", None),
+    (None, ended_request(), "cancelled", None),
 ]
 
 
-@pytest.mark.parametrize(("reason", "generated", "replay", "outcome", "row"), OUTCOMES)
-def test_only_answers_that_nobody_broke_off_are_heard_of(
-    path: Path, reason: FinishReason | None, generated: int, replay: int | None, outcome: str, row: ServedRow | None
-) -> None:
+@pytest.mark.parametrize("case", OUTCOMES)
+def test_only_answers_that_nobody_broke_off_are_heard_of(path: Path, case: Any) -> None:
+    reason, ended, outcome, row = case
     stage = Stage(path)
-    stage.end(ended_request(generated, replay=replay), reason)
+    stage.end(ended, reason)
     assert stage.learning.rows == ([] if row is None else [row])
     assert [entry.outcome for entry in stage.requests()] == [outcome]
 

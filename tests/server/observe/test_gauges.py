@@ -57,15 +57,13 @@ async def test_cells_in_use_are_a_share_of_what_there_is(watched: Counted) -> No
     check(watched.metrics, idle, executor="1")
 
 
-@pytest.mark.parametrize(
-    "name", ["num_requests_waiting", "num_requests_running", "kv_cache_usage_perc", "cache_config_info"]
-)
-async def test_what_routers_scrape_is_one_series_however_many_executors_there_are(watched: Counted, name: str) -> None:
+async def test_what_routers_scrape_is_one_series_however_many_executors_there_are(watched: Counted) -> None:
     """By the names that llm-d's endpoint picker reads of vLLM; it takes one series a pod."""
-    family = next(one for one in watched.metrics.registry.collect() if one.name == f"vllm:{name}")
-    (sample,) = family.samples
-    blocks = {"block_size": "64", "num_gpu_blocks": str(2000 // 64)} if name == "cache_config_info" else {}
-    assert sample.labels == {"model_name": "m", **blocks}
+    families = {one.name: one.samples for one in watched.metrics.registry.collect()}
+    for name in ("num_requests_waiting", "num_requests_running", "kv_cache_usage_perc", "cache_config_info"):
+        (sample,) = families[f"vllm:{name}"]
+        blocks = {"block_size": "64", "num_gpu_blocks": str(2000 // 64)} if name == "cache_config_info" else {}
+        assert sample.labels == {"model_name": "m", **blocks}
 
 
 async def test_the_age_of_a_step_counts_from_the_last_sign_of_life_or_from_the_order(watched: Counted) -> None:
@@ -90,11 +88,8 @@ async def test_what_the_order_brings_is_told_beside_the_order_of_arrival(watched
     assert watched.read("lengthwise:order_latency_seconds", order="served") is None, "before enough answers waited"
     watched.dispatcher.waits._by_arrival = inf, ArrivalComparison(40, 30, 5.5, 5.0, 0.29, 0.56, 3.0)
     for order, seconds, normalized in (("served", 5.5, 0.29), ("arrival", 5, 0.56)):
-        check(
-            watched.metrics,
-            {"order_latency_seconds": seconds, "order_normalized_latency_seconds": normalized},
-            order=order,
-        )
+        told = {"order_latency_seconds": seconds, "order_normalized_latency_seconds": normalized}
+        check(watched.metrics, told, order=order)
     check(watched.metrics, {"order_latest_seconds": 3})
 
 

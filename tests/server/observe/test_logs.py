@@ -37,10 +37,8 @@ def record(message: str = "it happened", level: int = logging.INFO, **extra: Any
 
 def test_a_json_line_tells_when_where_what_and_the_fields_of_a_call() -> None:
     made = record(fields=with_fields(status="200", duration_ms=3)["fields"])
-    assert orjson.loads(JsonLines().format(made)) == {
-        "time": "2023-11-14T22:13:20.250Z",
-        **{"level": "info", "logger": "server.test", "message": "it happened", "status": "200", "duration_ms": 3},
-    }
+    told = {"time": "2023-11-14T22:13:20.250Z", "level": "info", "logger": "server.test", "message": "it happened"}
+    assert orjson.loads(JsonLines().format(made)) == told | {"status": "200", "duration_ms": 3}
 
 
 def test_a_traceback_and_half_a_character_fit_into_one_line() -> None:
@@ -89,14 +87,15 @@ async def test_lines_written_while_a_request_runs_have_its_id(live: Live, capfd:
     assert entry["duration_ms"] >= 0
 
 
-def test_nothing_waits_for_a_log_that_is_not_read_and_what_it_lost_is_counted() -> None:
+def test_nothing_waits_for_a_log_that_is_not_read_and_what_it_lost_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     """The whole server did, SIGTERM too, from 64 KiB of log on."""
     reader, writer = os.pipe()
     handler, total = QueuedLines(writer), MOST_LINES + 5000
     for number in range(total):
         handler.handle(record(f"{number:<100}"))
-    with logger_of("server.observe.logs", handler), open(reader) as lines:
-        read, dropped = 0, 0
+    monkeypatch.setattr(logging.getLogger("server.observe.logs"), "handlers", [handler])
+    read, dropped = 0, 0
+    with open(reader) as lines:
         while not dropped:
             line = lines.readline()
             found = re.match(r"(\d+) messages were dropped", line)
@@ -104,14 +103,6 @@ def test_nothing_waits_for_a_log_that_is_not_read_and_what_it_lost_is_counted() 
     assert read + dropped == total
     assert read >= MOST_LINES and handler.dropped == dropped
     os.close(writer)
-
-
-@contextmanager
-def logger_of(name: str, handler: logging.Handler) -> Iterator[None]:
-    logger = logging.getLogger(name)
-    logger.addHandler(handler)
-    yield
-    logger.removeHandler(handler)
 
 
 async def test_monitoring_does_not_fill_the_log(caplog: pytest.LogCaptureFixture) -> None:

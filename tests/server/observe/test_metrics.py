@@ -4,6 +4,7 @@ import urllib.request
 from dataclasses import replace
 
 import numpy as np
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from engine.messages import BatchShape, Cause, ExecutorDied, FinishReason, HandedBack, RowUpdate, StepReport, StepStats
@@ -16,12 +17,13 @@ from scheduler.waiting.fair import service_had
 from server.observe.families import LABELS
 from server.observe.metrics import FORGOTTEN, MOST_CLIENTS, MetricsCollector
 from tests.scheduler.fakes import VirtualClock, request, token
-from tests.server.counted import check, counted
+from tests.server.counted import check, counted, read
 from tests.server.live import chat_body, live_server
 
 
-def read(metrics: MetricsCollector, name: str, **labels: str) -> float | None:
-    return metrics.registry.get_sample_value(name, {"model_name": "m", **labels})
+@pytest.fixture
+def metrics() -> MetricsCollector:
+    return MetricsCollector("m")
 
 
 def report(tally: StepStats = StepStats(), seconds: float = 0.5, executor: int = 0, *updates: RowUpdate) -> StepReport:  # noqa: B008
@@ -35,8 +37,7 @@ def ended(generated: int, predicted: float | None = None) -> Request:
     return one
 
 
-def test_tokens_are_counted_by_what_they_were_good_for() -> None:
-    metrics = MetricsCollector("m")
+def test_tokens_are_counted_by_what_they_were_good_for(metrics: MetricsCollector) -> None:
     metrics.receive(report(StepStats(prompt=10, pad=3, generated=2)))
     metrics.receive(report(StepStats(generated=3, invalid=1, reads=40, pad_reads=9, invalid_reads=10), executor=1))
     metrics.receive(report(seconds=0.0))  # its last rows were cancelled
@@ -49,8 +50,7 @@ def test_tokens_are_counted_by_what_they_were_good_for() -> None:
     check(metrics, {"executor_busy_seconds_total": 0.5}, executor="1")
 
 
-def test_requests_are_timed_from_their_arrival() -> None:
-    metrics = MetricsCollector("m")
+def test_requests_are_timed_from_their_arrival(metrics: MetricsCollector) -> None:
     metrics.on_end(ended(7, predicted=10.0), FinishReason.STOP, 15.0)
     metrics.on_end(ended(7), FinishReason.LENGTH, 15.0)
     metrics.on_end(ended(3), FinishReason.ERROR, 15.0)
@@ -73,8 +73,7 @@ async def test_the_first_token_is_timed_when_it_comes_and_not_when_the_answer_en
     assert (watched.read(f"{name}_count"), watched.read(f"{name}_sum")) == (1, 3.0)
 
 
-def test_predictions_are_judged_by_what_came() -> None:
-    metrics = MetricsCollector("m")
+def test_predictions_are_judged_by_what_came(metrics: MetricsCollector) -> None:
     for predicted, generated in ((10.0, 8), (4.0, 10), (None, 9)):
         metrics.on_end(ended(generated, predicted), FinishReason.STOP, 15.0)
     error = "predicted_length_error_tokens"
@@ -83,9 +82,9 @@ def test_predictions_are_judged_by_what_came() -> None:
     check(metrics, {"predicted_length_relative_error_sum": 0.25 + 0.6, "predicted_within_twice_total": 1})
 
 
-def test_a_prediction_that_repeats_max_tokens_or_whose_answer_was_cut_is_not_judged() -> None:
+def test_a_prediction_that_repeats_max_tokens_or_whose_answer_was_cut_is_not_judged(metrics: MetricsCollector) -> None:
     """Of 757 answers 519 were predicted to have their max_tokens, had them, and made the median error 4 tokens."""
-    metrics, most = MetricsCollector("m"), ended(1).sampling.max_tokens
+    most = ended(1).sampling.max_tokens
     metrics.on_end(ended(most, predicted=float(most)), FinishReason.LENGTH, 15.0)
     metrics.on_end(ended(3, predicted=float(most)), FinishReason.STOP, 15.0)
     check(metrics, {"request_predicted_tokens_count": 2, "predicted_length_error_tokens_count": 0})
@@ -97,8 +96,7 @@ def test_a_prediction_that_repeats_max_tokens_or_whose_answer_was_cut_is_not_jud
         check(metrics, {"predicted_intervals_total": 1}, inside=inside)
 
 
-def test_expected_ends_are_judged_by_when_they_came() -> None:
-    metrics = MetricsCollector("m")
+def test_expected_ends_are_judged_by_when_they_came(metrics: MetricsCollector) -> None:
     for at in (10.0, 13.0, 14.0):  # they end at 15, after 5, 2 and 1 s
         one = ended(8)
         one.expected = Expected(at, 0, 0.0, point=2.0, spread=1.0, low=1.5, median=2.0, high=4.0)
@@ -119,8 +117,7 @@ def test_expected_ends_are_judged_by_when_they_came() -> None:
         check(metrics, {"promises_total": count}, kept=kept, asked=asked)
 
 
-def test_service_is_counted_by_client_and_labels_are_bounded() -> None:
-    metrics = MetricsCollector("m")
+def test_service_is_counted_by_client_and_labels_are_bounded(metrics: MetricsCollector) -> None:
     for number in range(MOST_CLIENTS + 3):
         one = ended(8)
         one.client = f"client {number}" if number else ""
@@ -154,13 +151,9 @@ def test_rows_that_ended_are_not_remembered() -> None:
     assert set(metrics._latest_tokens) == {2}
 
 
-def test_rows_that_make_way_are_counted_by_cause() -> None:
-    metrics = MetricsCollector("m")
-    back = (
-        HandedBack((1, 2), Cause.SLICE),
-        HandedBack((3,), Cause.PAUSE, dropped=(3,)),
-        HandedBack((4, 5), Cause.OVERFLOW, dropped=(5,)),
-    )
+def test_rows_that_make_way_are_counted_by_cause(metrics: MetricsCollector) -> None:
+    sliced, paused = HandedBack((1, 2), Cause.SLICE), HandedBack((3,), Cause.PAUSE, dropped=(3,))
+    back = (sliced, paused, HandedBack((4, 5), Cause.OVERFLOW, dropped=(5,)))
     metrics.receive(StepReport(0, 1, (), BatchShape(), 0.1, handed_back=back, swapped_out=(6, 7)))
     for cause, kept, dropped in (("slice", 2, 0), ("pause", 0, 1), ("overflow", 1, 1), ("fault", 0, 0)):
         check(metrics, {"handed_back_rows_total": kept}, cause=cause, kv="kept")
@@ -168,8 +161,7 @@ def test_rows_that_make_way_are_counted_by_cause() -> None:
     check(metrics, {"vllm:num_preemptions_total": 5})
 
 
-def test_predicted_serving_times_are_judged_where_the_batch_ran_as_planned() -> None:
-    metrics = MetricsCollector("m")
+def test_predicted_serving_times_are_judged_where_the_batch_ran_as_planned(metrics: MetricsCollector) -> None:
     for estimate, intact in ((3.0, True), (3.0, False), (0.0, True)):
         one = Assignment(Plan((request(),), estimate=estimate), 0, sent=1.0, began=2.0, intact=intact)
         metrics.on_finish(one, 4.0)
@@ -199,8 +191,7 @@ async def test_what_may_be_counted_is_0_before_it_first_happens() -> None:
     check(MetricsCollector("m"), {"vllm:num_preemptions_total": 0})
 
 
-async def test_responses_are_counted_by_route_and_refusals_by_reason() -> None:
-    metrics = MetricsCollector("m")
+async def test_responses_are_counted_by_route_and_refusals_by_reason(metrics: MetricsCollector) -> None:
     async with live_server(metrics=metrics) as live:
         for path in ("/health/live", "/v1/models/a", "/v1/models/b", "/x", "/y"):
             await live.get(path)

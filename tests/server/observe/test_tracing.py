@@ -13,7 +13,7 @@ from aiohttp.test_utils import TestServer
 from server.http.front import OPEN
 from server.observe.tracing import tracing_to
 from server.settings import ConfigError
-from tests.server.live import Live, chat_body, live_server
+from tests.server.live import CHAT, Live, chat_body, live_server
 
 sdk = pytest.importorskip("opentelemetry.sdk.trace", reason="needs the extra otel")
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider  # noqa: E402
@@ -21,7 +21,6 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor  # noqa: E402
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter  # noqa: E402
 
 HEADERS = {"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", "x-request-id": "abc"}
-CHAT = "/v1/chat/completions"
 
 
 @asynccontextmanager

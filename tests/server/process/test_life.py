@@ -58,10 +58,6 @@ class Server:
         async with self.session.get(self.url + path) as response:
             return response.status
 
-    async def until_status(self, path: str, status: int) -> None:
-        while await self.status(path) != status:
-            pass
-
 
 async def start(model: str, port: int = 0, timeout: float = 60, stderr: int = PIPE) -> Process:
     arguments = [sys.executable, "-m", "tests.server.serve_fake", model, str(port), str(timeout)]
@@ -110,7 +106,8 @@ async def test_what_does_not_end_in_time_ends_with_an_error_event_and_the_end_ma
 async def test_while_answers_end_new_calls_are_refused_and_a_second_signal_ends_all_at_once() -> None:
     async with serving("stuck", timeout=3600) as server, server.begun_stream() as stream:
         server.process.send_signal(signal.SIGINT)
-        await server.until_status("/health/ready", 503)
+        while await server.status("/health/ready") != 503:
+            pass
         assert await server.status("/health/live") == 200
         async with server.session.post(f"{server.url}/v1/chat/completions", json=chat_body()) as refused:
             assert (refused.status, refused.headers["Connection"]) == (503, "close")
@@ -177,8 +174,7 @@ async def test_a_signal_while_the_program_is_being_imported_ends_it_with_0(numbe
 
 
 async def test_a_signal_while_the_model_loads_ends_the_process_at_once_with_0() -> None:
-    process = await start("endless load")
-    assert await signalled(process, b"loading endless load\n", signal.SIGTERM) == (0, b"", b"")
+    assert await signalled(await start("endless load"), b"loading endless load\n", signal.SIGTERM) == (0, b"", b"")
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
@@ -194,8 +190,7 @@ async def test_a_signal_while_the_model_is_fetched_lets_what_is_half_done_be_cle
 )
 async def test_what_keeps_the_server_from_starting_is_said_in_one_line_with_exit_code_1(model: str, said: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1] if model == "fake" else 0
-        process = await start(model, port)
+        process = await start(model, taken.getsockname()[1] if model == "fake" else 0)
         _, stderr = await process.communicate()
     assert process.returncode == 1
     assert said in stderr.decode()
@@ -242,23 +237,20 @@ async def test_it_tells_what_serves_and_what_to_try(live: Live, prices: Bilinear
     ]
 
 
+BY_DEFAULT = "  answers   without max_tokens end after 128 tokens: --default-max-tokens changes that"
+BY_MODEL = "  answers   all end after 66 tokens: max_new_tokens of the model's generation config"
 UNASKED = [
-    (AnswerDefaults(SamplingDefaults()), []),
-    (
-        AnswerDefaults(SamplingDefaults(), max_tokens=128),
-        ["  answers   without max_tokens end after 128 tokens: --default-max-tokens changes that"],
-    ),
-    (AnswerDefaults(SamplingDefaults(max_new_tokens=256), max_tokens=1024), []),  # the context ends them
-    (
-        AnswerDefaults(SamplingDefaults(max_new_tokens=66)),
-        ["  answers   all end after 66 tokens: max_new_tokens of the model's generation config"],
-    ),
+    # (the model's max_new_tokens, the server's default, what is told of them)
+    (None, None, []),
+    (None, 128, [BY_DEFAULT]),
+    (256, 1024, []),  # the context ends them
+    (66, None, [BY_MODEL]),
 ]
 
 
-@pytest.mark.parametrize(("defaults", "told"), UNASKED)
-async def test_it_tells_what_ends_an_answer_unasked(live: Live, defaults: AnswerDefaults, told: list[str]) -> None:
-    model = replace(live.service.model, defaults=defaults)
+@pytest.mark.parametrize(("new", "most", "told"), UNASKED)
+async def test_it_tells_what_ends_answers(live: Live, new: int | None, most: int | None, told: object) -> None:
+    model = replace(live.service.model, defaults=AnswerDefaults(SamplingDefaults(max_new_tokens=new), max_tokens=most))
     service = replace(live.service, served_model=model, machine=HostMachine(CONDITIONS, PRICES))
     lines = summarize(service, "http://127.0.0.1:8000", 1.25).splitlines()
     assert [line for line in lines if "answers" in line] == told

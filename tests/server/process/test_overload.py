@@ -12,9 +12,7 @@ from server.api.input import body as body_module
 from server.api.ticket import PENDING
 from server.config import ServeConfig
 from tests.server.fakes import ANSWER, FakeText
-from tests.server.live import Live, chat_body, live_server, text_of
-
-CHAT = "/v1/chat/completions"
+from tests.server.live import CHAT, Live, chat_body, live_server, text_of
 
 
 @pytest.fixture
@@ -97,8 +95,7 @@ async def test_a_refusal_does_not_wait_for_the_tokenizer_whose_line_counts_as_th
         calls = [asyncio.create_task(refusal(live, max_tokens=5, **threaded)) for _ in range(2)]
         while live.app[PENDING].arrived < 2:
             await asyncio.sleep(0)
-        status, error, _ = await refusal(live)
-        assert (status, error["code"]) == (429, "queue_full")
+        await live.refused(CHAT, chat_body(), 429, code="queue_full")
         text.go.set()
         live.dispatcher.release()
         assert [status for status, _, _ in await asyncio.gather(*calls)] == [200, 200]
@@ -108,16 +105,11 @@ async def test_a_refusal_does_not_wait_for_the_tokenizer_whose_line_counts_as_th
 
 async def test_calls_that_fail_before_the_queue_no_longer_count(live: Live) -> None:
     for _ in range(3):
-        status, _, _ = await refusal(live, temperature=-1)
-        assert status == 400
+        await live.refused(CHAT, chat_body(temperature=-1))
     assert live.app[PENDING].arrived == 0
 
 
-@pytest.mark.parametrize(
-    ("waiting", "max_tokens", "status"),
-    [(200, 50, 200), (200, 90, 429), (0, 230, 200)],
-    ids=["fits", "is too much", "is let in alone"],
-)
+@pytest.mark.parametrize(("waiting", "max_tokens", "status"), [(200, 50, 200), (200, 90, 429), (0, 230, 200)])
 async def test_many_tokens_wait_only_where_they_fit(live: Live, waiting: int, max_tokens: int, status: int) -> None:
     live.dispatcher.crowd(waiting=1 if waiting else 0, tokens=waiting)
     got, error, _ = await (_let_in if status == 200 else refusal)(live, max_tokens=max_tokens)
@@ -171,8 +163,7 @@ async def test_only_so_many_bytes_of_bodies_are_held(live: Live, monkeypatch: py
         writer.write(HALF_A_BODY + b" " * 60_000)
         while live.app[PENDING].body_bytes.total() < 60_000:
             await asyncio.sleep(0)
-        status, error, _ = await refusal(live, instruction=" " * 60_000)
-        assert (status, error["code"]) == (429, "too_many_large_bodies")
+        await live.refused(CHAT, chat_body(instruction=" " * 60_000), 429, code="too_many_large_bodies")
         assert text_of(await live.stream_chat()) == ANSWER
     while live.app[PENDING].body_bytes:
         await asyncio.sleep(0)
@@ -181,8 +172,7 @@ async def test_only_so_many_bytes_of_bodies_are_held(live: Live, monkeypatch: py
 async def test_a_call_counts_as_the_answers_that_it_asks_for(live: Live) -> None:
     """Two calls might wait, and 2,013 answers waited."""
     live.dispatcher.crowd(waiting=1)
-    status, error, _ = await refusal(live, n=2, max_tokens=1)
-    assert (status, error["code"]) == (429, "queue_full")
+    await live.refused(CHAT, chat_body(n=2, max_tokens=1), 429, code="queue_full")
     assert live.app[PENDING].arrived == 0
     live.dispatcher.cancel(next(iter(live.dispatcher.waiting)))
     live.dispatcher.submitted.clear()

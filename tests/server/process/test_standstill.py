@@ -93,15 +93,13 @@ async def test_with_the_only_executor_standing_still_all_get_one_error_and_readi
         assert await ended == ["executor_failed"] * 3
         assert await ready(live) == (503, "no_executor")
         await dispatcher.death()
-        status, reply = await live.post("/v1/chat/completions", chat_body())
-        assert (status, reply["error"]["code"]) == (503, "executor_failed")
+        await live.refused("/v1/chat/completions", chat_body(), 503, code="executor_failed")
 
 
 async def test_what_the_one_had_not_begun_another_executor_serves(machine: Machine) -> None:
     async with machine.served(executors=2) as (live, _):
         machine.looked_at.set()
-        found = await codes(live, 6)
-        assert sorted(one or "" for one in found) == [""] * 5 + ["executor_failed"]
+        assert sorted(one or "" for one in await codes(live, 6)) == [""] * 5 + ["executor_failed"]
         assert await ready(live) == (200, None)
 
 

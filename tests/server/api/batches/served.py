@@ -4,15 +4,13 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from io import BytesIO
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import aiohttp
 import orjson
 
 from server.http.service import FilesPlace
-from tests.server.live import Live, live_server
-
-CHAT: Literal["/v1/chat/completions"] = "/v1/chat/completions"
+from tests.server.live import CHAT, Live, live_server
 
 
 @asynccontextmanager
@@ -55,18 +53,12 @@ async def run(live: Live, content: bytes, endpoint: str = CHAT, *, end: str = "c
     return await until(live, await begin(live, content, endpoint), end)
 
 
-async def until(live: Live, name: str, *statuses: str) -> Any:
-    """A batch once it has come to one of these statuses."""
+async def until(live: Live, name: str, *statuses: str, lines: int = 10**6) -> Any:
+    """A batch once it has come to one of these statuses, or has the answers of so many lines."""
     while True:
         batch = (await live.get(f"/v1/batches/{name}")).json
-        if batch["status"] in statuses:
+        if batch["status"] in statuses or batch["request_counts"]["completed"] >= lines:
             return batch
-
-
-async def until_completed(live: Live, name: str, lines: int) -> None:
-    """Return when so many lines of a batch have their answers."""
-    while (await live.get(f"/v1/batches/{name}")).json["request_counts"]["completed"] < lines:
-        pass
 
 
 def replies(lines: dict[str, Any]) -> dict[str, Any]:

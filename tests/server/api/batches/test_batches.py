@@ -14,22 +14,9 @@ from engine.messages import RowSpec, RowUpdate
 from scheduler.request import BACKGROUND, Failure, Refused
 from server.access import ACCESS, ALL
 from server.front_settings import Admission
-from tests.server.api.batches.served import (
-    CHAT,
-    begin,
-    body,
-    form,
-    line,
-    replies,
-    results,
-    run,
-    server,
-    until,
-    until_completed,
-    upload,
-)
+from tests.server.api.batches.served import begin, body, form, line, replies, results, run, server, until, upload
 from tests.server.fakes import ANSWER, answer, say
-from tests.server.live import Live, bearer, chat_body, live_server
+from tests.server.live import CHAT, Live, bearer, chat_body, live_server
 
 
 async def test_each_line_gets_its_answer_or_its_error(live: Live) -> None:
@@ -57,18 +44,11 @@ async def test_no_line_of_results_ends_within_it(live: Live) -> None:
     assert one["response"]["body"]["choices"][0]["message"]["content"] == "x\u2028y\x85z"
 
 
-async def test_completions_too(live: Live) -> None:
-    one = {"custom_id": "a", "method": "POST", "url": "/v1/completions", "body": {"prompt": "x", "max_tokens": 40}}
-    batch = await run(live, orjson.dumps(one), "/v1/completions")
-    assert replies(await results(live, batch["output_file_id"]))["a"]["choices"][0]["text"] == ANSWER
-
-
 async def test_lines_go_below_all_others_in_their_order_twice_as_many_as_slots(live: Live) -> None:
     live.dispatcher.pause = 1
     lengths = {str(place): 10 + place * 7 % 101 for place in range(200)}
     name = await begin(live, b"".join(line(one, max_tokens=most) for one, most in lengths.items()))
-    slots = live.dispatcher.executor.info.max_rows
-    await live.dispatcher.until(lambda: len(live.dispatcher.submitted) == 2 * slots)
+    await live.dispatcher.until(lambda: len(live.dispatcher.submitted) == 2 * live.dispatcher.executor.info.max_rows)
     assert {request.priority for request in live.dispatcher.submitted} == {BACKGROUND}
     live.dispatcher.release()
     await until(live, name, "completed")
@@ -92,7 +72,7 @@ async def test_a_cancelled_batch_keeps_what_it_has(live: Live) -> None:
     live.dispatcher.script = first_answers("a")
     live.dispatcher.pause = None
     name = await begin(live, line("a", max_tokens=100) + line("b", max_tokens=50))
-    await until_completed(live, name, 1)
+    await until(live, name, lines=1)
     assert (await live.obtain(f"/v1/batches/{name}/cancel", {}))["status"] == "cancelling"
     batch = await until(live, name, "cancelled")
     assert batch["request_counts"] == {"total": 2, "completed": 1, "failed": 0}
@@ -119,7 +99,7 @@ async def test_the_next_server_asks_only_for_what_has_no_answer(tmp_path: Path) 
     async with server(tmp_path) as live:
         live.dispatcher.script = first_answers(names[2])
         batch_id = await begin(live, b"".join(map(line, names)))
-        await until_completed(live, batch_id, 1)
+        await until(live, batch_id, lines=1)
     (output,) = (path for path in (tmp_path / "files").glob("*.data") if b"chat.completion" in path.read_bytes())
     with output.open("ab") as half:  # as a kill may leave it
         half.write(b'{"id": "x", "custom_id": "line 3", "resp')
@@ -137,8 +117,7 @@ async def test_what_the_dispatcher_refuses_for_now_is_asked_again(live: Live, mo
     monkeypatch.setattr("server.batches.batches.RETRY", 0.0)
     refusal, submit = Refused("no executor is alive", Failure.EXECUTOR), live.dispatcher.submit_all
     monkeypatch.setattr(live.dispatcher, "submit_all", Mock(wraps=submit, side_effect=[refusal, refusal, DEFAULT]))
-    batch = await run(live, line("a"))
-    assert batch["request_counts"] == {"total": 1, "completed": 1, "failed": 0}
+    assert (await run(live, line("a")))["request_counts"] == {"total": 1, "completed": 1, "failed": 0}
 
 
 async def test_a_window_that_closes_tells_of_each_line(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -172,30 +151,24 @@ async def test_a_bad_input_fails_as_a_whole_and_says_where(live: Live, case: str
 
 
 DEEP = b"[" * 5000 + b"]" * 5000
-BODIES = {
-    "lists": DEEP,
-    "objects": b'{"a":' * 5000 + b"1" + b"}" * 5000,
-    "half a pair": b'{"prompt": "\\ud800"}',
-    "bytes": b'{"prompt": "\xff"}',
-    "NUL": b'{"prompt": "\0"}',
-    "no number": b'{"temperature": NaN}',
-    "out of range": b'{"prompt": "x", "temperature": 1e999}',
-    "many digits": b'{"prompt": "x", "max_tokens": 1' + b"0" * 400 + b"}",
-    "two": b"{}}{}",
-}
+BODIES = (
+    *(DEEP, b'{"a":' * 5000 + b"1" + b"}" * 5000, b'{"prompt": "\\ud800"}', b'{"prompt": "\xff"}', b'{"prompt": "\0"}'),
+    *(b'{"temperature": NaN}', b'{"prompt": "x", "temperature": 1e999}', b"{}}{}"),
+    b'{"prompt": "x", "max_tokens": 1' + b"0" * 400 + b"}",
+)
 
 
-@pytest.mark.parametrize("wrong", BODIES)
-async def test_a_body_that_cannot_be_read_fails_its_line_alone_as_it_fails_a_call(live: Live, wrong: str) -> None:
+@pytest.mark.parametrize("wrong", BODIES, ids=lambda body: body[:20].decode(errors="replace"))
+async def test_a_body_that_cannot_be_read_fails_its_line_alone_as_it_fails_a_call(live: Live, wrong: bytes) -> None:
     """Nested lists and half of a surrogate pair failed the whole batch."""
     url = "/v1/completions"
-    odd = b'{"custom_id": "b", "method": "POST", "url": "%b", "body": %b}\r\n' % (url.encode(), BODIES[wrong])
+    odd = b'{"custom_id": "b", "method": "POST", "url": "%b", "body": %b}\r\n' % (url.encode(), wrong)
     good = line("a", url, prompt="x")
     batch = await until(live, await begin(live, good + odd + good.replace(b'"a"', b'"c"'), url), "completed", "failed")
     assert batch["request_counts"] == {"total": 3, "completed": 2, "failed": 1}
     (found,) = (await results(live, batch["error_file_id"])).values()
     assert (found["custom_id"], found["response"]["status_code"]) == ("b", 400)
-    assert found["response"]["body"] == (await live.post(url, BODIES[wrong]))[1]
+    assert found["response"]["body"] == (await live.post(url, wrong))[1]
 
 
 async def test_a_line_that_is_nested_too_deep_is_refused_in_the_words_of_a_call(live: Live) -> None:
@@ -207,15 +180,12 @@ async def test_a_line_that_is_nested_too_deep_is_refused_in_the_words_of_a_call(
 
 async def test_bad_calls_are_refused(live: Live) -> None:
     file = await upload(live, line("a"))
-    for path, given, status, param in (
-        ("/v1/batches", body("file-x"), 404, "input_file_id"),
-        ("/v1/batches", body(file["id"], "/v1/moderations"), 400, "endpoint"),
-        ("/v1/batches", body(file["id"], completion_window="1h"), 400, "completion_window"),
-        ("/v1/batches", body(file["id"], metadata={"a": 1}), 400, "metadata"),
-        ("/v1/files", form(b"x", purpose=None), 400, "purpose"),
-        ("/v1/files", form(b"x", purpose="fine-tune"), 400, "purpose"),
-    ):
-        assert (await live.refused(path, given, status))["param"] == param
+    await live.refused("/v1/batches", body("file-x"), 404, param="input_file_id")
+    await live.refused("/v1/batches", body(file["id"], "/v1/moderations"), param="endpoint")
+    for name, value in (("completion_window", "1h"), ("metadata", {"a": 1})):
+        await live.refused("/v1/batches", body(file["id"]) | {name: value}, param=name)
+    for purpose in (None, "fine-tune"):
+        await live.refused("/v1/files", form(b"x", purpose), param="purpose")
     for path in ("/v1/files/x", "/v1/files/x/content", "/v1/batches/x", "/v1/files/..%2F..%2Fbatches%2Fx/content"):
         assert (await live.get(path)).status == 404
     for query in ("limit=0", "limit=x", "after=x", "order=x"):
@@ -226,8 +196,7 @@ async def test_bad_calls_are_refused(live: Live) -> None:
 
 async def test_a_file_that_is_read_cannot_be_deleted(live: Live) -> None:
     live.dispatcher.pause = 0
-    batch_id = await begin(live, line("a"))
-    batch = await until(live, batch_id, "in_progress")
+    batch = await until(live, await begin(live, line("a")), "in_progress")
     reply = await live.ask("DELETE", f"/v1/files/{batch['input_file_id']}")
     assert (reply.status, reply.json["error"]["code"]) == (400, "file_in_use")
 
@@ -260,12 +229,11 @@ async def test_lines_count_in_their_keys_quota_and_leave_half(tmp_path: Path, mo
     monkeypatch.setattr("server.batches.batches.RETRY", 0.001)
     async with server(tmp_path, admission=Admission(requests_per_minute=4)) as live:
         name = await begin(live, line("a") + line("b", n=2) + line("c"))
-        await until_completed(live, name, 2)
+        await until(live, name, lines=2)
         assert [(await live.post(CHAT, chat_body()))[0] for _ in range(3)] == [200, 200, 429]
         assert len(live.dispatcher.submitted) == 5
         monkeypatch.setattr("server.access.WINDOW", 0.0)
-        batch = await until(live, name, "completed")
-        assert batch["request_counts"]["completed"] == 3
+        assert (await until(live, name, "completed"))["request_counts"]["completed"] == 3
 
 
 async def test_lines_spend_tokens(tmp_path: Path) -> None:
@@ -278,7 +246,7 @@ async def test_lines_spend_tokens(tmp_path: Path) -> None:
 
 async def test_a_server_without_a_folder_says_so() -> None:
     async with live_server() as live:
-        assert (await live.refused("/v1/batches", body("file-x"), 404))["code"] == "no_files"
+        await live.refused("/v1/batches", body("file-x"), 404, code="no_files")
 
 
 async def test_the_official_client_runs_a_batch(live: Live) -> None:

@@ -29,8 +29,8 @@ async def test_a_full_disk_is_told(live: Live, tmp_path: Path, monkeypatch: pyte
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "open", open_full)
-        error = await live.refused("/v1/files", served.form(b"x" * size), 507)
-    assert (error["type"], error["code"]) == ("InsufficientStorageError", "disk_full")
+        error = await live.refused("/v1/files", served.form(b"x" * size), 507, code="disk_full")
+    assert error["type"] == "InsufficientStorageError"
     assert not [*(tmp_path / "files").iterdir()]
     await upload(live, line("a"))
 
@@ -69,8 +69,7 @@ async def test_forms_made_to_break_their_reader_are_refused_at_once(live: Live, 
     boundary = "y" * 60 if "longer" in case else "x"
     content, said = FORMS[case]
     data = BytesIO(content.replace(b"--x", b"--" + boundary.encode()))
-    error = await live.refused("/v1/files", data, content_type=f"multipart/form-data; boundary={boundary}")
-    assert said in error["message"]
+    await live.refused("/v1/files", data, said=said, content_type=f"multipart/form-data; boundary={boundary}")
     assert b"file-" not in (await live.get("/v1/files")).body
 
 

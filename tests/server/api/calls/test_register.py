@@ -1,15 +1,11 @@
 """The register by itself: what it remembers, and that it forgets."""
 
-import pytest
-
 from scheduler.assembly import assemble
 from scheduler.batching.batcher import BatchLimits
 from scheduler.dispatcher import Dispatcher
 from scheduler.request import Request, State
 from scheduler.strategy import STRATEGIES
-from server.api.errors import ApiError
 from server.api.register import Record, Register
-from server.api.request_status import CallState
 from tests.scheduler.fakes import VirtualClock, request
 
 
@@ -60,19 +56,3 @@ def test_a_name_that_was_used_again_means_the_latest_also_when_the_first_is_forg
     with register.enter(record("b", finished(), request_id="same")):
         assert known(register, "same") == "b"
     assert known(register, "same") == "b"
-
-
-def test_what_is_cancelled_says_so_to_its_handler_and_its_reader() -> None:
-    register, waiting, done = Register(idle()), request(), finished()
-    with register.enter(record("a", waiting, done)) as call:
-        call.check()
-        status = register.cancel("a", None)
-        assert status is not None and status.state is CallState.CANCELLED
-        assert (waiting.state, done.state) == (State.CANCELLED, State.FINISHED)
-        with pytest.raises(ApiError) as told:
-            call.check()
-        assert told.value.status == 499
-    with register.enter(record("b", done)) as call:  # whose answers are all there
-        status = register.cancel("b", None)
-        assert status is not None and status.state is CallState.FINISHED
-        call.check()

@@ -30,19 +30,17 @@ NAME = "letters"
 PROCESS = "embedding model"
 
 
+Make = Callable[..., object]
+
+
 @asynccontextmanager
 async def server(
-    make: Callable[..., object] = light_embedder.embed,
-    model: str = NAME,
-    here: Callable[[], bool] = lambda: True,
-    **fields: Any,
+    make: Make = light_embedder.embed, model: str = NAME, here: Callable[[], bool] = lambda: True, **fields: Any
 ) -> AsyncIterator[Live]:
     """A server whose embedder `make` makes in a process."""
     process = WorkerProcess(PROCESS, partial(make, model, "cpu"), 200)
-    async with (
-        aclosing(TextEmbedder(Path(model).name, process, here)) as embedder,
-        live_server(embedder=embedder, **fields) as live,
-    ):
+    embedder = TextEmbedder(Path(model).name, process, here)
+    async with aclosing(embedder), live_server(embedder=embedder, **fields) as live:
         yield live
 
 
@@ -62,20 +60,15 @@ def children() -> list[int]:
 
 async def test_texts_and_token_ids_have_embeddings_in_their_order(live: Live) -> None:
     assert not children()  # until it is asked
-    reply = await ask(live, "hello")
-    assert reply == {
-        "object": "list",
-        "data": [{"object": "embedding", "index": 0, "embedding": [104.0, 111.0, 5.0]}],
-        "model": NAME,
-        "usage": {"prompt_tokens": 5, "total_tokens": 5},
-    }
+    reply, usage = await ask(live, "hello"), {"prompt_tokens": 5, "total_tokens": 5}
+    data = [{"object": "embedding", "index": 0, "embedding": [104.0, 111.0, 5.0]}]
+    assert reply == {"object": "list", "data": data, "model": NAME, "usage": usage}
     assert (await ask(live, [104, 101, 108, 108, 111], model=NAME)) == reply
     texts = ["x" * (1 + place % 8) for place in range(100)]
+    told = [(place, [120.0, 120.0, len(text)]) for place, text in enumerate(texts)]
     for given in (texts, [[ord(letter) for letter in text] for text in texts]):
         reply = await ask(live, given)
-        assert [(one["index"], one["embedding"]) for one in reply["data"]] == [
-            (place, [120.0, 120.0, len(text)]) for place, text in enumerate(texts)
-        ]
+        assert [(one["index"], one["embedding"]) for one in reply["data"]] == told
         assert reply["usage"]["total_tokens"] == sum(map(len, texts))
 
 
@@ -105,24 +98,22 @@ CASES: dict[str, tuple[object, str | None, str]] = {
 
 async def test_what_cannot_be_embedded_is_a_400_that_says_what_to_change(live: Live) -> None:
     for case, (body, param, told) in CASES.items():
-        error = await live.refused(URL, body)
-        assert error["param"] == param and told in error["message"], case
+        assert await live.refused(URL, body, param=param, said=told), case
     await ask(live, "fine")
 
 
 async def test_another_models_name_is_a_404_and_so_is_a_server_that_embeds_nothing(live: Live) -> None:
-    error = await live.refused(URL, {"input": "a", "model": "text-embedding-3-small"}, 404)
-    assert error["code"] == "model_not_found" and NAME in error["message"]
+    other = {"input": "a", "model": "text-embedding-3-small"}
+    await live.refused(URL, other, 404, code="model_not_found", said=NAME)
     async with live_server() as none:
-        assert (await none.refused(URL, {"input": "a"}, 404))["code"] == "no_embeddings"
+        await none.refused(URL, {"input": "a"}, 404, code="no_embeddings")
 
 
 async def test_a_request_has_so_many_tokens_and_no_more(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("server.api.embeddings.MOST_TOKENS", 10)
     await ask(live, ["x" * 5, "x" * 5])
-    error = await live.refused(URL, {"input": ["x" * 5, "x" * 6]})
-    assert error["code"] == "too_many_tokens"
-    assert error["message"].startswith("input: has 11 tokens, and a request may have 10")
+    told = "input: has 11 tokens, and a request may have 10"
+    await live.refused(URL, {"input": ["x" * 5, "x" * 6]}, code="too_many_tokens", said=told)
 
 
 async def test_too_much_at_a_time_is_a_429(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -135,10 +126,10 @@ async def test_too_much_at_a_time_is_a_429(live: Live, monkeypatch: pytest.Monke
 
 
 async def test_a_process_that_fails_or_is_killed_is_a_503_and_then_there_is_another(live: Live) -> None:
-    assert (await live.refused(URL, {"input": "c"}, 503))["code"] == "embedder_failed"
+    await live.refused(URL, {"input": "c"}, 503, code="embedder_failed")
     (pid,) = children()
     os.kill(pid, signal.SIGKILL)
-    assert (await live.refused(URL, {"input": "a"}, 503))["code"] == "embedder_failed"
+    await live.refused(URL, {"input": "a"}, 503, code="embedder_failed")
     await ask(live, "fine")
     assert (await live.chat())["choices"]
 
@@ -174,8 +165,8 @@ async def test_a_model_that_is_not_here_is_a_503_with_the_command_and_never_fetc
     """The first call took 21 s to download it."""
     here: list[bool] = []
     async with server(here=lambda: bool(here)) as live:
-        error = await live.refused(URL, {"input": "hello"}, 503)
-        assert error["code"] == "model_not_fetched" and f"lengthwise models pull {NAME}" in error["message"]
+        command = f"lengthwise models pull {NAME}"
+        await live.refused(URL, {"input": "hello"}, 503, code="model_not_fetched", said=command)
         assert not children()
         here.append(True)
         await ask(live, "hello")

@@ -1,9 +1,8 @@
 """Where prompts are encoded, short ones on the event loop and others in a thread; bodies made to take long to read."""
 
 import time
-from concurrent.futures import Executor, Future
 from dataclasses import replace
-from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -21,13 +20,8 @@ class Woken(Exception):
     """A thread was asked for."""
 
 
-class NoThreads(Executor):
-    def submit(self, *_: Any, **__: Any) -> Future[Any]:
-        raise Woken
-
-
 async def read(live: Live, body: ChatBody | CompletionBody) -> list[Prompt]:
-    model = replace(live.service.model, tokenizer_pool=NoThreads())
+    model = replace(live.service.model, tokenizer_pool=Mock(submit=Mock(side_effect=Woken)))
     return await read_prompts(body, model)
 
 

@@ -1,6 +1,5 @@
 """How a body's fields become the parameters of an answer, and requests that bring its length (design 3.1)."""
 
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ from server.api.input.prompts import Prompt
 from server.api.input.sampling import list_sampling
 from server.api.input.schema import ChatBody, CompletionBody, Message
 from server.api.served_model import ServedModel, seed_source
-from tests.server.live import Live, changed, chat_body, live_server
+from tests.server.live import CHAT, COMPLETIONS, Live, changed, chat_body, live_server
 
 MESSAGES = [Message("user", "Hi")]
 
@@ -77,6 +76,8 @@ SHORT, LONG = {"max_tokens": 20, "allow_replay": True}, {"max_tokens": 1000}
 CAPPED = SHORT | {"sampling": SamplingDefaults(max_new_tokens=12)}
 LIMITS: list[tuple[dict[str, Any], dict[str, Any], int]] = [
     # (the server's settings, what a chat says, max_tokens of its answer)
+    ({}, {}, 256 - 10),  # the rest of the context
+    ({}, {"max_tokens": 9, "max_completion_tokens": 5}, 5),
     (SHORT, {}, 20),
     (SHORT, {"max_tokens": 200}, 200),
     (SHORT, {"min_tokens": 30}, 30),  # what a request says outweighs what it leaves out
@@ -90,25 +91,23 @@ LIMITS: list[tuple[dict[str, Any], dict[str, Any], int]] = [
 ]
 
 
-@pytest.mark.parametrize(("server", "fields", "expected"), LIMITS)
-async def test_the_default_gives_way_to_what_a_request_says_and_both_to_bounds(
-    live: Live, server: dict[str, Any], fields: dict[str, Any], expected: int
-) -> None:
+@pytest.mark.parametrize("case", LIMITS)
+async def test_the_default_gives_way_to_what_a_request_says_and_both_to_bounds(live: Live, case: Any) -> None:
+    server, fields, expected = case
     sampling = sampling_params(ChatBody(messages=MESSAGES, **fields), changed(live.service, server).model)
     assert (sampling.max_tokens, sampling.replay_tokens) == (expected, fields.get("replay_tokens"))
 
 
-@pytest.mark.parametrize(("fields", "expected"), [({}, 12), ({"echo": True, "max_tokens": 0}, 1)])
-async def test_no_completion_exceeds_max_new_tokens(live: Live, fields: dict[str, Any], expected: int) -> None:
-    body = CompletionBody(prompt="Hi", **fields)
-    assert sampling_params(body, changed(live.service, CAPPED).model).max_tokens == expected
+async def test_completions_have_their_own_default_within_max_new_tokens(live: Live) -> None:
+    echo: dict[str, Any] = {"echo": True, "max_tokens": 0}
+    for server, fields, expected in (({"max_tokens": 2}, {}, 16), (CAPPED, {}, 12), (CAPPED, echo, 1)):
+        body = CompletionBody(prompt="Hi", **fields)
+        assert sampling_params(body, changed(live.service, server).model).max_tokens == expected
 
 
-@pytest.mark.parametrize(("seed", "choice", "expected"), [(5, 2, 7), (-1, 0, 2**64 - 1), (2**64 - 1, 1, 0)])
-async def test_seeds_of_choices_follow_on_within_64_bits(live: Live, seed: int, choice: int, expected: int) -> None:
-    model = changed(live.service, {"next_seed": lambda: seed}).model
-    for given in (None, seed) if seed < 2**63 else (None,):
-        assert sampling_params(ChatBody(messages=MESSAGES, n=choice + 1, seed=given), model).seed == expected
+async def test_seeds_that_a_server_draws_follow_on_within_64_bits(live: Live) -> None:
+    model = changed(live.service, {"next_seed": lambda: 2**64 - 1}).model
+    assert sampling_params(ChatBody(messages=MESSAGES, n=2), model).seed == 0
 
 
 def test_a_servers_seed_makes_the_seeds_of_its_answers_repeatable() -> None:
@@ -120,35 +119,26 @@ def test_a_servers_seed_makes_the_seeds_of_its_answers_repeatable() -> None:
 
 
 ROOT = Path(__file__).parents[4]
-CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
-
-
-@pytest.fixture
-async def replaying() -> AsyncIterator[Live]:
-    """A server that was started with --allow-replay."""
-    async with live_server(allow_replay=True) as live:
-        yield live
 
 
 async def test_a_length_is_refused_where_nothing_is_replayed(live: Live) -> None:
     await live.chat(replay_tokens=None)
     for path, body in ((CHAT, chat_body(replay_tokens=5)), (COMPLETIONS, {"prompt": "Hi", "replay_tokens": 5})):
-        error = await live.refused(path, body)
-        assert (error["param"], error["code"]) == ("replay_tokens", "unsupported")
-        assert "--allow-replay" in error["message"]
+        await live.refused(path, body, param="replay_tokens", code="unsupported", said="--allow-replay")
     (taken,) = live.dispatcher.submitted
     assert taken.sampling.replay_tokens is None
 
 
-async def test_a_length_reaches_the_engine_from_both_endpoints_and_for_every_choice(replaying: Live) -> None:
-    await replaying.chat(replay_tokens=5, max_tokens=40)
-    await replaying.complete(prompt="Hi", replay_tokens=6, n=2)
-    sent = [request.sampling for request in replaying.dispatcher.submitted]
+async def test_a_length_reaches_the_engine_from_both_endpoints_and_for_every_choice() -> None:
+    async with live_server(allow_replay=True) as live:
+        await live.chat(replay_tokens=5, max_tokens=40)
+        await live.complete(prompt="Hi", replay_tokens=6, n=2)
+    sent = [request.sampling for request in live.dispatcher.submitted]
     # The length tells the scheduler no bound.
     assert [(each.replay_tokens, each.max_tokens) for each in sent] == [(5, 40), (6, 16), (6, 16)]
 
 
-IMPOSSIBLE = [
+IMPOSSIBLE: list[tuple[dict[str, Any], str, str]] = [
     *(({"replay_tokens": one}, "replay_tokens", "invalid_value") for one in (0, -1, 1.5, "5")),
     ({"replay_tokens": 2**40}, "replay_tokens", "context_length_exceeded"),
     ({"replay_tokens": 255}, "replay_tokens", "context_length_exceeded"),
@@ -156,11 +146,11 @@ IMPOSSIBLE = [
 ]
 
 
-@pytest.mark.parametrize(("fields", "param", "code"), IMPOSSIBLE)
-async def test_odd_lengths_are_refused(replaying: Live, fields: dict[str, object], param: str, code: str) -> None:
-    error = await replaying.refused(COMPLETIONS, {"prompt": "Hi", **fields})
-    assert (error["param"], error["code"]) == (param, code)
-    assert replaying.dispatcher.submitted == []
+async def test_odd_lengths_are_refused() -> None:
+    async with live_server(allow_replay=True) as live:
+        for fields, param, code in IMPOSSIBLE:
+            await live.refused(COMPLETIONS, {"prompt": "Hi", **fields}, param=param, code=code)
+    assert live.dispatcher.submitted == []
 
 
 def test_no_decision_of_the_scheduler_can_see_a_length_but_an_oracles() -> None:

@@ -9,9 +9,8 @@ import pytest
 
 from engine.messages import REPETITION, FinishReason, RowSpec, RowUpdate
 from tests.server.fakes import ANSWER, FakeText, failing, say
-from tests.server.live import Live, live_server, prompt_of
+from tests.server.live import MESSAGES, Live, live_server, prompt_of
 
-PATH = "/v1/messages"
 WEATHER = {"name": "weather", "description": "Tells it.", "input_schema": {"type": "object"}}
 CALL = '<tool_call>\n{"name": "weather", "arguments": {"city": "Graz"}}\n</tool_call>'
 
@@ -28,11 +27,11 @@ def body(**fields: object) -> dict[str, object]:
 
 async def ask(live: Live, **fields: object) -> Any:
     """A whole message that must succeed."""
-    return await live.obtain(PATH, body(**fields))
+    return await live.obtain(MESSAGES, body(**fields))
 
 
 async def stream(live: Live, **fields: object) -> list[Any]:
-    return await live.stream_named(PATH, body(**fields))
+    return await live.stream_named(MESSAGES, body(**fields))
 
 
 async def test_a_whole_message_has_a_block_of_text(live: Live) -> None:
@@ -82,7 +81,7 @@ async def test_the_events_of_a_stream_build_up_the_whole_message(live: Live) -> 
 @pytest.mark.parametrize("stream_", [False, True])
 async def test_numbers_of_a_call_keep_their_digits(live: Live, stream_: bool) -> None:
     live.dispatcher.script = partial(say, CALL.replace('"Graz"', "36893488147419103233"))
-    reply = await live.ask("POST", PATH, body(stream=stream_, max_tokens=200, tools=[WEATHER]))
+    reply = await live.ask("POST", MESSAGES, body(stream=stream_, max_tokens=200, tools=[WEATHER]))
     assert '"city": 36893488147419103233' in reply.body.decode().replace(r"\"", '"')
 
 
@@ -110,13 +109,11 @@ async def test_a_call_that_is_whole_is_to_be_run_though_its_repetition_was_cut(l
     assert (len(cut["content"]), cut["stop_reason"]) == (1, "tool_use")
 
 
-@pytest.mark.parametrize(
-    ("written", "given"),
-    [("", {}), ('"city": "Gr', {}), ('"city": "Graz", "days": [1, {"a": "}', {"city": "Graz", "days": [1, {}]})],
-)
-async def test_a_call_that_is_cut_has_the_arguments_that_its_stream_completes(
-    live: Live, written: str, given: dict[str, object]
-) -> None:
+CUTS = [("", {}), ('"city": "Gr', {}), ('"city": "Graz", "days": [1, {"a": "}', {"city": "Graz", "days": [1, {}]})]
+
+
+@pytest.mark.parametrize(("written", "given"), CUTS)
+async def test_a_cut_call_has_the_arguments_that_its_stream_has(live: Live, written: str, given: object) -> None:
     """It had none, where the SDK reads those that are complete from the stream."""
     text = CALL[: CALL.index('"city"')] + written
     live.dispatcher.script = partial(say, text)
@@ -137,13 +134,9 @@ async def test_calls_and_their_results_go_back_as_turns(live: Live) -> None:
         {"role": "user", "content": [result, failed, {"type": "text", "text": "So?"}]},
     ]
     await ask(live, messages=turns)
-    assert prompt_of(live).replace('"city":"', '"city": "') == (
-        "user:Weather?\n"
-        f"assistant:{CALL}\n"
-        "user:<tool_response>\nRain\n</tool_response>\n<tool_response>\nError: Lost\n</tool_response>\n"
-        "user:So?\n"
-        "assistant:"
-    )
+    results = "<tool_response>\nRain\n</tool_response>\n<tool_response>\nError: Lost\n</tool_response>"
+    told = f"user:Weather?\nassistant:{CALL}\nuser:{results}\nuser:So?\nassistant:"
+    assert prompt_of(live).replace('"city":"', '"city": "') == told
 
 
 async def test_an_answer_goes_on_with_a_last_turn_of_the_assistants(live: Live) -> None:
@@ -152,10 +145,10 @@ async def test_an_answer_goes_on_with_a_last_turn_of_the_assistants(live: Live) 
 
 
 async def test_tokens_are_counted_as_they_would_be_read(live: Live) -> None:
-    reply = await live.obtain(f"{PATH}/count_tokens", {"messages": SAID, "system": "S"})
+    reply = await live.obtain(f"{MESSAGES}/count_tokens", {"messages": SAID, "system": "S"})
     assert reply == {"input_tokens": len(FakeText().encode("system:S\nuser:Hi\nassistant:"))}
     for wrong in ({"messages": SAID[:0]}, {"messages": SAID, "bad_words": ["x"]}):
-        assert (await live.refused(f"{PATH}/count_tokens", wrong))["type"] == "invalid_request_error"
+        assert (await live.refused(f"{MESSAGES}/count_tokens", wrong))["type"] == "invalid_request_error"
 
 
 def said(*blocks: object) -> dict[str, object]:
@@ -163,25 +156,22 @@ def said(*blocks: object) -> dict[str, object]:
 
 
 LIST = {"name": "a", "input_schema": {"type": "array"}, "strict": True}
-BAD: dict[str, tuple[dict[str, object], str]] = {
-    "no max_tokens": ({"messages": SAID}, "max_tokens"),
-    "no turns": (body(messages=[]), "messages"),
-    "a picture": (said({"type": "image"}), "messages[0].content[0].type"),
-    "a user's call": (said({"type": "tool_use", "id": "a", "name": "b", "input": {}}), "messages[0].content[0].type"),
-    "a result of no call": (said({"type": "tool_result"}), "messages[0].content[0].tool_use_id"),
-    "a schema of no object": (body(tools=[LIST]), "tools[0].input_schema.type"),
-    "no such tool": (body(tools=[WEATHER], tool_choice={"type": "tool", "name": "b"}), "tool_choice"),
-    "a tool without a name": (body(tools=[WEATHER], tool_choice={"type": "tool"}), "tool_choice.name"),
-    "other servers": (body(mcp_servers=[{}]), "mcp_servers"),
-    "no schema": (body(output_config={"format": {"type": "json_schema"}}), "output_config.format.schema: is missing"),
-    "nothing": (body(max_tokens=0), "max_tokens"),
-}
+BAD: list[tuple[dict[str, Any], str]] = [
+    *(({"messages": SAID}, "max_tokens"), (body(max_tokens=0), "max_tokens"), (body(messages=[]), "messages")),
+    (said({"type": "image"}), "messages[0].content[0].type"),
+    (said({"type": "tool_use", "id": "a", "name": "b", "input": {}}), "messages[0].content[0].type"),
+    (said({"type": "tool_result"}), "messages[0].content[0].tool_use_id"),
+    (body(tools=[LIST]), "tools[0].input_schema.type"),
+    (body(tools=[WEATHER], tool_choice={"type": "tool", "name": "b"}), "tool_choice"),
+    (body(tools=[WEATHER], tool_choice={"type": "tool"}), "tool_choice.name"),
+    (body(mcp_servers=[{}]), "mcp_servers"),
+    (body(output_config={"format": {"type": "json_schema"}}), "output_config.format.schema: is missing"),
+]
 
 
-@pytest.mark.parametrize("case", BAD)
-async def test_bad_input_is_refused_in_anthropics_form(live: Live, case: str) -> None:
-    fields, named = BAD[case]
-    reply = await live.ask("POST", PATH, fields)
+@pytest.mark.parametrize(("fields", "named"), BAD)
+async def test_bad_input_is_refused_in_anthropics_form(live: Live, fields: dict[str, object], named: str) -> None:
+    reply = await live.ask("POST", MESSAGES, fields)
     told = reply.json
     assert (reply.status, reply.headers["request-id"]) == (400, told["request_id"])
     assert (told["type"], told["error"]["type"]) == ("error", "invalid_request_error")
@@ -189,14 +179,14 @@ async def test_bad_input_is_refused_in_anthropics_form(live: Live, case: str) ->
     assert not live.dispatcher.submitted
 
 
-@pytest.mark.parametrize(("method", "path"), [("POST", f"{PATH}/batches"), ("GET", f"{PATH}/count_tokens/x")])
+@pytest.mark.parametrize(("method", "path"), [("POST", f"{MESSAGES}/batches"), ("GET", f"{MESSAGES}/count_tokens/x")])
 async def test_what_there_is_not_is_told_in_anthropics_form(live: Live, method: str, path: str) -> None:
     told = (await live.ask(method, path)).json
     assert (told["type"], told["error"]["type"]) == ("error", "not_found_error")
-    assert (await live.get(PATH)).json["error"]["type"] == "invalid_request_error"
+    assert (await live.get(MESSAGES)).json["error"]["type"] == "invalid_request_error"
 
 
-@pytest.mark.parametrize("path", [PATH, f"{PATH}/count_tokens"])
+@pytest.mark.parametrize("path", [MESSAGES, f"{MESSAGES}/count_tokens"])
 async def test_thoughts_and_tools_of_other_servers_are_passed_over(live: Live, path: str) -> None:
     """Claude Code asks for both."""
     search = {"type": "web_search_20250305", "name": "web_search"}
@@ -217,7 +207,7 @@ async def test_a_turn_may_be_the_systems(live: Live) -> None:
 
 
 async def test_any_model_may_be_asked_for_where_the_server_says_so(live: Live) -> None:
-    assert (await live.refused(PATH, body(model="claude-opus-4"), 404))["type"] == "not_found_error"
+    assert (await live.refused(MESSAGES, body(model="claude-opus-4"), 404))["type"] == "not_found_error"
     async with live_server(accept_any_model=True) as open_to_all:
         assert (await ask(open_to_all, model="claude-opus-4"))["model"] == "fake"
 

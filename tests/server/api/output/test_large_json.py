@@ -4,9 +4,7 @@ from typing import Any
 
 import pytest
 
-from engine.messages import RowUpdate, TokenLogprob
 from server.api.output import sse as sse_module
-from server.api.output.reply import LARGE, weigh
 from tests.server.live import Live, chat_body
 
 BODIES: dict[str, dict[str, Any]] = {
@@ -47,11 +45,3 @@ def told(events: list[Any]) -> dict[str, Any]:
     lists = [choice["logprobs"] for choice in choices if choice["logprobs"]]
     joined = {name: [item for one in lists for item in one[name]] for name in lists[0]}
     return joined | {"text": "".join(choice["text"] for choice in choices)}
-
-
-def test_an_update_weighs_what_it_holds() -> None:
-    token = TokenLogprob(1, -0.5, 1, ((1, -0.5), (2, -1.0)))
-    assert weigh(RowUpdate(1, (1,), "a")) == 1
-    assert weigh(RowUpdate(1, (1, 2), "", (token, token))) == 8
-    assert weigh(RowUpdate(1, (1,), "", (), (None, *[token] * LARGE))) > 3 * LARGE
-    assert weigh(RowUpdate(1, (1,), "", (), (None,))) == 2

@@ -16,7 +16,7 @@ from server.api.output.sse import HEADER, Progress, look_often, progress_in
 from server.config import ServeConfig
 from server.line_ends import escape_line_ends
 from tests.server.fakes import ANSWER, say
-from tests.server.live import Live, chat_body, parse_events, text_of
+from tests.server.live import CHAT, Live, chat_body, parse_events, text_of
 
 
 async def test_it_looks_as_often_as_each_look_says_until_the_context_is_left() -> None:
@@ -61,7 +61,6 @@ async def test_a_look_that_fails_is_the_last_of_its_stream_only(caplog: pytest.L
     assert caplog.messages == ["a stream could not be looked at"]
 
 
-CHAT = "/v1/chat/completions"
 ASKED = {"include_progress": True}
 
 
@@ -114,10 +113,8 @@ async def test_a_header_asks_as_well(live: Live, path: str) -> None:
 async def test_a_stream_that_does_not_ask_gets_no_comment(live: Live, path: str, headers: dict[str, str]) -> None:
     """Comments went to everybody, and some clients lose the event behind one."""
     live.dispatcher.pause = 0
-    async with (
-        live.streaming(CHAT, chat_body(stream_options=ASKED)) as asking,
-        live.streaming(path, BODIES[path], headers) as content,
-    ):
+    other = live.streaming(CHAT, chat_body(stream_options=ASKED))
+    async with other as asking, live.streaming(path, BODIES[path], headers) as content:
         for _ in range(3):
             await asking.readuntil(b": queued place=1\n\n")  # by now this one would have been told as well
         live.dispatcher.release()
@@ -130,9 +127,9 @@ async def test_a_header_that_says_neither_yes_nor_no_is_refused(live: Live) -> N
     assert (error["param"], error["message"]) == (HEADER, f"{HEADER}: must be 0 or 1, not 'yes'")
 
 
-@pytest.mark.parametrize("progress", [Progress(3, 1.2), Progress(1, None), Progress(12, 0.0)])
-def test_a_client_reads_what_the_server_words(progress: Progress) -> None:
-    assert progress_in(progress.comment()) == progress
+def test_a_client_reads_what_the_server_words() -> None:
+    for progress in (Progress(3, 1.2), Progress(1, None), Progress(12, 0.0)):
+        assert progress_in(progress.comment()) == progress
     assert progress_in("keep-alive") is None
 
 

@@ -1,28 +1,95 @@
-"""Agents that write code, as people start them, and agents that people write with SDKs and with Inspect."""
+"""What programs send at their defaults, turn for turn: fields, types and the order of turns are those seen in November
+2026, the values are our own. `make docs-clients` runs the programs themselves."""
 
 import json
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from tests.server.api.programs.shapes import (
-    CHATS,
-    MESSAGES,
-    PICTURE,
-    PLACE,
-    RESPONSES,
-    STREAMED,
-    Call,
-    Item,
-    Shape,
-    chat_call,
-    flat,
-    function,
-    of_zod,
-    result,
-    schema,
-    text,
-)
+from tests.server.live import CHAT, MESSAGES, RESPONSES
+
+Item = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A tool's call as the server answered it."""
+
+    id: str
+    item: str | None  # id of a response's item
+    name: str
+    arguments: str
+
+
+PICTURE = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+
+
+def chat_call(call: Call, content: str | None, arguments: str | None = None) -> Item:
+    """The turn in which the assistant called a tool."""
+    function = {"name": call.name, "arguments": arguments or call.arguments}
+    called = {"id": call.id, "type": "function", "function": function}
+    return {"role": "assistant", "content": content, "tool_calls": [called]}
+
+
+def result(call: Call, content: object) -> Item:
+    return {"role": "tool", "tool_call_id": call.id, "content": content}
+
+
+def write_chat(call: Call, told: object) -> list[Item]:
+    return [chat_call(call, None), result(call, told)]
+
+
+def close_chat(answer: str, _: str) -> list[Item]:
+    return [{"role": "assistant", "content": answer}, {"role": "user", "content": "Go on."}]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """A program that calls a tool in three turns, and is then asked once more."""
+
+    path: str
+    more: Mapping[str, Any]  # of the body, beside model and turns
+    history: Sequence[Item]
+    calls: Sequence[tuple[str, Mapping[str, Any], Any]]  # tool, arguments, result
+    write: Callable[[Call, Any], list[Item]] = write_chat  # a call and its result
+    close: Callable[[str, str], list[Item]] = close_chat  # text and item of the last answer; the user's next turn
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def key(self) -> str:
+        return "input" if self.path == RESPONSES else "messages"
+
+    @property
+    def body(self) -> Item:
+        return {"model": "fake", **self.more}
+
+
+PLACE: Item = {"type": "string", "description": "Where it is."}
+STREAMED: Item = {"stream": True, "stream_options": {"include_usage": True}}
+DRAFT = "https://json-schema.org/draft/2020-12/schema"
+
+
+def schema(**properties: Item) -> Item:
+    return {"type": "object", "properties": properties, "required": [*properties][:1], "additionalProperties": False}
+
+
+def of_zod(**properties: Item) -> Item:
+    return {"$schema": DRAFT, **schema(**properties)}
+
+
+def function(name: str, parameters: Item, **more: object) -> Item:
+    """A tool of chats."""
+    return {"type": "function", "function": {"name": name, "description": "Does it.", "parameters": parameters, **more}}
+
+
+def flat(name: str, parameters: Item, **more: object) -> Item:
+    """A tool of responses."""
+    return {"type": "function", **function(name, parameters, **more)["function"]}
+
+
+def text(role: str, *texts: str, kind: str = "text", **more: object) -> Item:
+    return {"role": role, "content": [{"type": kind, "text": one} for one in texts], **more}
+
 
 NUMBER: Item = {"type": "integer", "minimum": 0, "exclusiveMinimum": 0, "maximum": 2**53 - 1, "default": 10}
 ANY_MAP: Item = {"type": "object", "propertyNames": {"type": "string"}, "additionalProperties": {}}
@@ -30,7 +97,6 @@ ADDRESS: Item = {"type": "string", "format": "uri", "pattern": r"^(?!file:)\w+:/
 STATE: Item = {"anyOf": [{"type": "string", "enum": ["new", "done"]}, {"type": "string", "const": "gone"}]}
 
 # Codex 0.171.0
-
 SESSION = "0c0ffee0-0000-7000-8000-000000000001"
 
 
@@ -89,7 +155,6 @@ CODEX = Shape(
 )
 
 # Claude Code 2.1.197
-
 BILLING = "x-anthropic-billing-header: cc_version=2.1.197.b63; cc_entrypoint=sdk-cli;"
 CLAUDE_PICTURE = {"type": "base64", "data": PICTURE, "media_type": "image/png"}
 CACHED = {"cache_control": {"type": "ephemeral"}}
@@ -142,16 +207,15 @@ CLAUDE_CODE = Shape(
     },
 )
 
+
 # opencode 1.18.33
-
-
 def opencode_write(call: Call, told: Any) -> list[Item]:
     turns = [chat_call(call, ""), result(call, told if isinstance(told, str) else "The picture is read.")]
     return turns if isinstance(told, str) else [*turns, text("user", "What the tool has attached:", *told)]
 
 
 OPENCODE = Shape(
-    path=CHATS,
+    path=CHAT,
     more={
         "max_tokens": 32_000,
         "tools": [
@@ -172,12 +236,10 @@ OPENCODE = Shape(
 )
 
 # qwen-code 0.15.10
-
-
 DAY: Item = {"type": "array", "items": {"type": "string", "minLength": 2, "enum": ["mon", "tue"]}}
 QWEN_TOOLS = [function("read_file", schema(file_path=PLACE)), function("plan", schema(days=DAY))]
 QWEN_CODE = Shape(
-    path=CHATS,
+    path=CHAT,
     more={**STREAMED, "tools": QWEN_TOOLS, "max_tokens": 8000},
     history=(
         {"role": "system", "content": "You write code."},
@@ -193,20 +255,13 @@ QWEN_CODE = Shape(
     write=lambda call, told: [chat_call(call, None), result(call, [{"type": "text", "text": told}])],
 )
 
-CODING_AGENTS: Mapping[str, Shape] = {
-    "Codex": CODEX,
-    "Claude Code": CLAUDE_CODE,
-    "opencode": OPENCODE,
-    "qwen-code": QWEN_CODE,
-}
+CODING_AGENTS = {"Codex": CODEX, "Claude Code": CLAUDE_CODE, "opencode": OPENCODE, "qwen-code": QWEN_CODE}
 
 
 # The SDKs of agents: AI SDK 6.0.326, openai-agents 0.24.0, inspect-ai 0.3.285
-
 CITIES = tuple(("weather", {"city": city}, f"20 degrees in {city}") for city in ("Graz", "Wien", "Linz"))
 ASKED: Item = {"role": "user", "content": "How warm is it?"}
 STRICT = {**schema(city={**PLACE, "title": "City"}), "title": "weather_args"}
-
 
 AI_SDK = Shape(
     path=RESPONSES,
@@ -225,7 +280,7 @@ AGENTS_RESPONSES = Shape(
     close=lambda answer, item: [said(answer, item), {"role": "user", "content": "Go on."}],
 )
 AGENTS_CHATS = Shape(
-    path=CHATS, more={"tools": [function("weather", STRICT, strict=True)]}, history=(ASKED,), calls=CITIES
+    path=CHAT, more={"tools": [function("weather", STRICT, strict=True)]}, history=(ASKED,), calls=CITIES
 )
 INSPECT = replace(
     AGENTS_CHATS,

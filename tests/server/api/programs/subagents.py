@@ -7,16 +7,8 @@ from typing import Any
 
 import orjson
 
-from tests.server.api.programs.agents import (
-    CLAUDE_CODE,
-    CODEX,
-    OPENCODE,
-    SESSION,
-    claude_history,
-    claude_system,
-    codex_item,
-)
-from tests.server.api.programs.shapes import Call, Item, Shape
+from tests.server.api.programs import agents
+from tests.server.api.programs.agents import Call, Item, Shape
 
 CHILD = "0c0ffee0-0000-7000-8000-000000000002"
 Calls = Sequence[tuple[str, Mapping[str, Any], Any]]  # tool, arguments, result
@@ -52,7 +44,7 @@ class Spawning:
 
 CLAUDE_BILLING = "x-anthropic-billing-header: cc_version=2.1.197.378; cc_is_subagent=true;"
 CLAUDE_CHILD = {
-    "system": claude_system(CLAUDE_BILLING, "You write code.", "You are an agent of Claude Code."),
+    "system": agents.claude_system(CLAUDE_BILLING, "You write code.", "You are an agent of Claude Code."),
     "thinking": {"type": "disabled"},
 }
 SKILLS = "These are skills: none."
@@ -61,18 +53,18 @@ SAID: list[Item] = [{"type": "text", "text": "All is done."}, {"type": "text", "
 ECHO = {"command": "echo hello", "description": "Say"}
 
 CLAUDE_CODE_SPAWNING = Spawning(
-    CLAUDE_CODE,
+    agents.CLAUDE_CODE,
     {
-        "main": Agent({}, CLAUDE_CODE.history, (("Agent", DELEGATED, SAID), ("Bash", ECHO, "hello"))),
+        "main": Agent({}, agents.CLAUDE_CODE.history, (("Agent", DELEGATED, SAID), ("Bash", ECHO, "hello"))),
         "child": Agent(
             {"x-claude-code-agent-id": "a1"},
-            claude_history("Look into it.", SKILLS),
+            agents.claude_history("Look into it.", SKILLS),
             (("Bash", ECHO, "hello"), ("Agent", DELEGATED, SAID)),
             CLAUDE_CHILD,
         ),
         "grandchild": Agent(
             {"x-claude-code-agent-id": "a2", "x-claude-code-parent-agent-id": "a1"},
-            claude_history("Look there.", SKILLS),
+            agents.claude_history("Look there.", SKILLS),
             (("Bash", ECHO, "hello"),),
             CLAUDE_CHILD,
         ),
@@ -81,8 +73,8 @@ CLAUDE_CODE_SPAWNING = Spawning(
 )
 
 CODEX_CHILD = {
-    **{"session-id": SESSION, "thread-id": CHILD, "x-client-request-id": CHILD},
-    **{"x-codex-parent-thread-id": SESSION, "x-openai-subagent": "collab_spawn"},
+    **{"session-id": agents.SESSION, "thread-id": CHILD, "x-client-request-id": CHILD},
+    **{"x-codex-parent-thread-id": agents.SESSION, "x-openai-subagent": "collab_spawn"},
 }
 
 
@@ -90,24 +82,23 @@ def codex_spawning(history: Sequence[Item], **arguments: object) -> Spawning:
     """`history`: the subagent's."""
     told = f'{{"agent_id":"{CHILD}","nickname":"Plato"}}'
     waited = f'{{"status":{{"{CHILD}":{{"completed":"All is done."}}}},"timed_out":false}}'
-    exec_command = ("exec_command", {"cmd": "echo hello"}, "Process exited with code 0\nOutput:\nhello\n")
-    calls = (
-        ("spawn_agent", {"message": "Look into it.", **arguments}, told),
-        ("wait_agent", {"targets": [CHILD]}, waited),
-        exec_command,
+    spawn = ("spawn_agent", {"message": "Look into it.", **arguments}, told)
+    wait = ("wait_agent", {"targets": [CHILD]}, waited)
+    execute = ("exec_command", {"cmd": "echo hello"}, "Process exited with code 0\nOutput:\nhello\n")
+    main = Agent(
+        {"session-id": agents.SESSION, "thread-id": agents.SESSION}, agents.CODEX.history, (spawn, wait, execute)
     )
-    main = Agent({"session-id": SESSION, "thread-id": SESSION}, CODEX.history, calls)
-    agents = {"main": main, "child": Agent(CODEX_CHILD, history, (exec_command,))}
-    return Spawning(CODEX, agents, ("main", "main", "child", "child", "main", "main"))
+    both = {"main": main, "child": Agent(CODEX_CHILD, history, (execute,))}
+    return Spawning(agents.CODEX, both, ("main", "main", "child", "child", "main", "main"))
 
 
 OPENCODE_SAID = '<task id="ses_2" state="completed">\n<task_result>\nAll is done.\n</task_result>\n</task>'
 OPENCODE_SPAWNING = Spawning(
-    OPENCODE,
+    agents.OPENCODE,
     {
         "main": Agent(
             {},
-            OPENCODE.history,
+            agents.OPENCODE.history,
             (("task", {**DELEGATED, "subagent_type": "general"}, OPENCODE_SAID), ("bash", ECHO, "hello\n")),
         ),
         "child": Agent(
@@ -119,11 +110,11 @@ OPENCODE_SPAWNING = Spawning(
     ("main", "child", "child", "main", "main"),
 )
 
-CODEX_TASK = codex_item(5, "user", "Look into it.")
+CODEX_TASK = agents.codex_item(5, "user", "Look into it.")
 SPAWNING: Mapping[str, Spawning] = {
     "Claude Code": CLAUDE_CODE_SPAWNING,
-    "Codex": codex_spawning((*CODEX.history[:3], CODEX_TASK)),
+    "Codex": codex_spawning((*agents.CODEX.history[:3], CODEX_TASK)),
     # the subagent begins with what was said to the one that started it
-    "Codex, forked": codex_spawning((*CODEX.history, CODEX_TASK), fork_context=True),
+    "Codex, forked": codex_spawning((*agents.CODEX.history, CODEX_TASK), fork_context=True),
     "opencode": OPENCODE_SPAWNING,
 }

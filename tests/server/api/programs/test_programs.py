@@ -13,13 +13,12 @@ from scheduler.programs.program import Program
 from scheduler.programs.recognizer import Recognizer, Signs
 from server.api.input.program import read_signs
 from server.api.input.tools import CALL_TAIL, OPEN, RESULT_OPEN, call_head
-from tests.server.api.programs.agents import CLAUDE_CODE, CODEX, CODING_AGENTS, OPENCODE, SDKS
-from tests.server.api.programs.shapes import CHATS, PICTURE, RESPONSES, Call, Shape
+from tests.server.api.programs.agents import CLAUDE_CODE, CODEX, CODING_AGENTS, OPENCODE, PICTURE, SDKS, Call, Shape
 from tests.server.api.programs.subagents import SPAWNING
 from tests.server.api.programs.without_tools import CALLS_WITHOUT_TOOLS
 from tests.server.api.tools.test_tools import assembled
 from tests.server.fakes import ANSWER, END, say
-from tests.server.live import NO_HEADERS, Live, prompt_of
+from tests.server.live import CHAT, NO_HEADERS, RESPONSES, Live, prompt_of
 
 AGENTS = {**CODING_AGENTS, **SDKS}
 CONTEXT = 8192  # more than any prompt here, and less than the most tokens that programs ask for
@@ -60,7 +59,7 @@ def script_of(shape: Shape) -> Any:
 async def ask(live: Live, shape: Shape, history: list[Any]) -> tuple[Call | None, str, str]:
     """The call of a tool, the text, and the item's id, of an answer that must be whole."""
     body = {**shape.body, shape.key: history}
-    if shape.path == CHATS:
+    if shape.path == CHAT:
         return await ask_chat(live, shape, body)
     events = await live.stream_named(shape.path, body, shape.headers)
     if shape.path == RESPONSES:
@@ -70,7 +69,7 @@ async def ask(live: Live, shape: Shape, history: list[Any]) -> tuple[Call | None
 
 async def ask_chat(live: Live, shape: Shape, body: dict[str, Any]) -> tuple[Call | None, str, str]:
     if body.get("stream"):
-        events = await live.stream(CHATS, body, shape.headers)
+        events = await live.stream(CHAT, body, shape.headers)
         used = body.get("stream_options") is not None
         message = assembled(events[:-1] if used else events)
         assert not used or (events[-1]["choices"] == [] and events[-1]["usage"]["total_tokens"] > 0)
@@ -215,14 +214,11 @@ def test_calls_that_are_all_alike_stay_few() -> None:
     assert sum(map(len, marks.values())) == len(marks) + recognizer._alike <= 3000
 
 
-@pytest.mark.parametrize(
-    ("shape", "headers"), [(CODEX, CODEX.headers), (CLAUDE_CODE, {}), (OPENCODE, OPENCODE.headers)]
-)
-def test_what_programs_send_names_the_run_though_its_history_is_another(
-    shape: Shape, headers: Mapping[str, str]
-) -> None:
+@pytest.mark.parametrize("shape", [CODEX, CLAUDE_CODE, OPENCODE])
+def test_what_programs_send_names_the_run_though_its_history_is_another(shape: Shape) -> None:
     """As after a summary; the names are of the body, too, or of headers alone."""
     recognizer, first = Recognizer(), next(bodies(shape, "run 1"))
+    headers = NO_HEADERS if shape is CLAUDE_CODE else shape.headers
     summed = {**shape.body, shape.key: [{"role": "user", "content": "What was done: much."}]}
     assert put_body(recognizer, first, headers) is put_body(recognizer, summed, headers)
 

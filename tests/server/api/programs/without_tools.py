@@ -2,7 +2,8 @@
 
 from collections.abc import Mapping
 
-from tests.server.api.programs.shapes import CHATS, STREAMED, Item
+from tests.server.api.programs.agents import STREAMED, Item
+from tests.server.live import CHAT
 
 ASKED: Item = {"role": "user", "content": "How warm is it?"}
 EDIT = "The note is changed.\n\nnote.txt\n```\none\n```"
@@ -15,8 +16,8 @@ SCORED = {"model": "fake", "temperature": 0, "max_tokens": 1, "logprobs": 1, "se
 GENERATED = {"model": "fake", "temperature": 0.0, "max_tokens": 256, "seed": 1234}
 
 CALLS_WITHOUT_TOOLS: Mapping[str, tuple[str, tuple[Item, ...]]] = {
-    "aider": (CHATS, tuple({"model": "fake", "messages": one, "stream": True, "temperature": 0} for one in TURNS)),
-    "opencode's title": (CHATS, (TITLE,)),
+    "aider": (CHAT, tuple({"model": "fake", "messages": one, "stream": True, "temperature": 0} for one in TURNS)),
+    "opencode's title": (CHAT, (TITLE,)),
     "lm-eval, local-completions": (
         "/v1/completions",
         (
@@ -25,6 +26,6 @@ CALLS_WITHOUT_TOOLS: Mapping[str, tuple[str, tuple[Item, ...]]] = {
             {**GENERATED, "prompt": [[72, 105]], "stop": ["\n\n", "<|im_end|>"]},
         ),
     ),
-    "lm-eval, local-chat-completions": (CHATS, ({**GENERATED, "messages": [ASKED], "stop": ["\n\n"]},)),
-    "promptfoo": (CHATS, ({"model": "fake", "messages": [ASKED], "max_tokens": 1024, "temperature": 0},)),
+    "lm-eval, local-chat-completions": (CHAT, ({**GENERATED, "messages": [ASKED], "stop": ["\n\n"]},)),
+    "promptfoo": (CHAT, ({"model": "fake", "messages": [ASKED], "max_tokens": 1024, "temperature": 0},)),
 }

@@ -8,20 +8,19 @@ from typing import Any
 import pytest
 
 from tests.server.fakes import ANSWER, UNKNOWN, failing, say
-from tests.server.live import Live, bearer, live_server, prompt_of
+from tests.server.live import RESPONSES, Live, bearer, live_server, prompt_of
 
-PATH = "/v1/responses"
 LOGPROBS = "message.output_text.logprobs"
 
 
 async def ask(live: Live, **fields: object) -> Any:
     """A whole response that must succeed."""
-    return await live.obtain(PATH, {"input": "Hi", **fields})
+    return await live.obtain(RESPONSES, {"input": "Hi", **fields})
 
 
 async def stream(live: Live, **fields: object) -> list[Any]:
     """All events of a stream; checks their numbers."""
-    events = await live.stream_named(PATH, {"input": "Hi", **fields})
+    events = await live.stream_named(RESPONSES, {"input": "Hi", **fields})
     assert [event["sequence_number"] for event in events] == list(range(len(events)))
     return events
 
@@ -219,22 +218,22 @@ async def test_stored_responses_are_shown_forgotten_and_bounded() -> None:
         kept, passed = await ask(live), await ask(live, store=False)
         streamed = (await stream(live))[-1]["response"]
         for reply, status in ((kept, 200), (streamed, 200), (passed, 404)):
-            shown = await live.get(f"{PATH}/{reply['id']}")
+            shown = await live.get(f"{RESPONSES}/{reply['id']}")
             assert shown.status == status and (status == 404 or shown.json == reply)
-        gone = await live.ask("DELETE", f"{PATH}/{kept['id']}")
+        gone = await live.ask("DELETE", f"{RESPONSES}/{kept['id']}")
         assert gone.json == {"id": kept["id"], "object": "response", "deleted": True}
         for _ in range(5):
             last = await ask(live)
         await ask(live, previous_response_id=last["id"])
         large = await ask(live, metadata={"a": "x" * 6000})  # what is no text takes memory too
         for forgotten in (kept, streamed, large):
-            error = await live.refused(PATH, {"input": "Hi", "previous_response_id": forgotten["id"]}, 404)
-            assert error["code"] == "response_not_found"
+            further = {"input": "Hi", "previous_response_id": forgotten["id"]}
+            await live.refused(RESPONSES, further, 404, code="response_not_found")
 
 
 async def test_a_kept_response_is_not_streamed_again(live: Live) -> None:
     """JSON came all the same, of which OpenAI's SDKs make a stream without an event."""
-    path = f"{PATH}/{(await ask(live))['id']}"
+    path = f"{RESPONSES}/{(await ask(live))['id']}"
     for query, param in (("stream=true", "stream"), ("starting_after=3", "starting_after")):
         refused = await live.get(f"{path}?{query}")
         error = refused.json["error"]
@@ -246,56 +245,53 @@ async def test_a_kept_response_is_not_streamed_again(live: Live) -> None:
 async def test_no_key_goes_on_from_another_ones_responses_or_makes_them_be_forgotten() -> None:
     """One that stored many emptied the store of all the others."""
     async with live_server(keys=["mine", "other"], stored_response_bytes=6000, context_length=4096) as live:
-        kept = await live.obtain(PATH, {"input": "Hi"}, **bearer("mine"))
+        kept = await live.obtain(RESPONSES, {"input": "Hi"}, **bearer("mine"))
         for metadata in (*[{}] * 6, {"a": "x" * 6000}):
-            await live.obtain(PATH, {"input": "Hi", "metadata": metadata}, **bearer("other"))
+            await live.obtain(RESPONSES, {"input": "Hi", "metadata": metadata}, **bearer("other"))
         further = {"input": "Hi", "previous_response_id": kept["id"]}
-        await live.obtain(PATH, further, **bearer("mine"))
-        await live.refused(PATH, further, 404, **bearer("other"))
+        await live.obtain(RESPONSES, further, **bearer("mine"))
+        await live.refused(RESPONSES, further, 404, **bearer("other"))
+
+
+def item(**fields: object) -> dict[str, object]:
+    """A body whose input is one item."""
+    return {"input": [fields]}
 
 
 def part(kind: str) -> dict[str, object]:
     """A turn with nothing but the kind of its only part."""
-    return {"input": [{"role": "user", "content": [{"type": kind}]}]}
+    return item(role="user", content=[{"type": kind}])
 
 
 NO_OBJECT = {"parameters": {"type": "array"}, "strict": True}
-BAD: dict[str, tuple[dict[str, object], str]] = {
-    # what: (fields, beginning of the message, with the parameter)
-    "no input": ({"input": None}, "input: "),
-    "an empty list": ({"input": []}, "input: "),
-    "nothing to read": ({"input": [{"type": "computer_call"}]}, "input: "),
-    "a call without a name": ({"input": [{"type": "function_call", "call_id": "c"}]}, "input[0].name: "),
-    "a result of no call": ({"input": [{"type": "function_call_output", "output": "x"}]}, "input[0].call_id: "),
-    "an item without role": ({"input": [{"content": "Hi"}]}, "input[0].role: "),
-    "an item without content": ({"input": [{"role": "user"}]}, "input[0].content: "),
-    "an image": (part("input_image"), "input[0].content[0]: "),
-    "a part without text": (part("input_text"), "input[0].content[0].text: "),
-    "an item that cannot be encoded": ({"input": [{"role": "user", "content": UNKNOWN}]}, "input: no token"),
-    "too long an input": ({"input": "x" * 300}, "input: has "),
-    "an answer of nothing": ({"max_output_tokens": 0}, "max_output_tokens: "),
-    "the background": ({"background": True}, "background: "),
-    "a stored conversation": ({"conversation": "c"}, "conversation: "),
-    "a stored prompt": ({"prompt": {"id": "p"}}, "prompt: "),
-    "leaving out what is too long": ({"truncation": "auto"}, "truncation: "),
-    "a custom tool without a name": ({"tools": [{"type": "custom"}]}, "tools[0].name: "),
-    "a tool without a name": ({"tools": [{"type": "function"}]}, "tools[0].name: "),
-    "a tool without an object": ({"tools": [{**WEATHER, **NO_OBJECT}]}, "tools[0].parameters.type: "),
-    "a forced tool and none": ({"tool_choice": "required"}, "tool_choice: "),
-    "log-probabilities of calls": ({"tools": [WEATHER], "top_logprobs": 1}, "top_logprobs: "),
-    "several answers": ({"n": 2}, "n: "),
-    "a chat's max_tokens": ({"max_tokens": 5}, "max_tokens: is called max_output_tokens"),
-    "a chat's response_format": ({"response_format": {"type": "text"}}, "response_format: "),
-    "prompt_logprobs": ({"prompt_logprobs": 1}, "prompt_logprobs: "),
-    "a JSON schema that is missing": ({"text": {"format": {"type": "json_schema"}}}, "text.format.schema: "),
-    "another role": ({"input": [{"role": "tool", "content": "x"}]}, "input[0].role: "),
+ODD: dict[str, object] = {
+    **{"max_output_tokens": 0, "background": True, "conversation": "c", "prompt": {"id": "p"}, "truncation": "auto"},
+    **{"tool_choice": "required", "n": 2, "response_format": {"type": "text"}, "prompt_logprobs": 1},
 }
+BAD: list[tuple[str, dict[str, Any]]] = [
+    # (beginning of the message, with the parameter; fields)
+    *(("input: ", {"input": given}) for given in (None, [], [{"type": "computer_call"}])),
+    ("input[0].name: ", item(type="function_call", call_id="c")),
+    ("input[0].call_id: ", item(type="function_call_output", output="x")),
+    ("input[0].role: ", item(content="Hi")),
+    ("input[0].role: ", item(role="tool", content="x")),
+    ("input[0].content: ", item(role="user")),
+    ("input[0].content[0]: ", part("input_image")),
+    ("input[0].content[0].text: ", part("input_text")),
+    ("input: no token", item(role="user", content=UNKNOWN)),
+    ("input: has ", {"input": "x" * 300}),
+    *((f"{name}: ", {name: value}) for name, value in ODD.items()),
+    *(("tools[0].name: ", {"tools": [{"type": kind}]}) for kind in ("custom", "function")),
+    ("tools[0].parameters.type: ", {"tools": [{**WEATHER, **NO_OBJECT}]}),
+    ("top_logprobs: ", {"tools": [WEATHER], "top_logprobs": 1}),
+    ("max_tokens: is called max_output_tokens", {"max_tokens": 5}),
+    ("text.format.schema: ", {"text": {"format": {"type": "json_schema"}}}),
+]
 
 
-@pytest.mark.parametrize(("fields", "beginning"), BAD.values(), ids=BAD)
-async def test_what_is_not_supported_is_refused(live: Live, fields: dict[str, object], beginning: str) -> None:
-    error = await live.refused(PATH, {"input": "Hi", **fields})
-    assert error["param"] == re.split(r"\W", beginning)[0]
+@pytest.mark.parametrize(("beginning", "fields"), BAD)
+async def test_what_is_not_supported_is_refused(live: Live, beginning: str, fields: dict[str, object]) -> None:
+    error = await live.refused(RESPONSES, {"input": "Hi", **fields}, param=re.split(r"\W", beginning)[0])
     assert error["message"].startswith(beginning)
     assert "messages" not in error["message"] and "max_completion" not in error["message"]
     assert live.dispatcher.submitted == []
@@ -317,5 +313,5 @@ async def test_numbers_beyond_64_bits_in_schemas_fail_nothing(live: Live, number
     tool = b'"tools": [{"type": "function", "name": "f", "parameters": %s}]' % parameters
     text = b'"text": {"format": {"type": "json_schema", "name": "x", "schema": %s}}' % parameters
     for field in (tool, text):
-        status, reply = await live.post(PATH, b'{"input": "Hi", %s}' % field)
+        status, reply = await live.post(RESPONSES, b'{"input": "Hi", %s}' % field)
         assert status in (200, 400), reply
