@@ -64,8 +64,7 @@ class KvCells:
 
     @cached_property
     def _read(self) -> tuple[tuple[Tensor, Tensor], ...]:
-        buffers = (buffer[:, :, :, self.read].unbind() for buffer in (self.keys, self.values))
-        return tuple(zip(*buffers, strict=True))
+        return tuple(zip(*(buffer[:, :, :, self.read].unbind() for buffer in (self.keys, self.values)), strict=True))
 
     def write(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
         self._new[0][layer].copy_(keys)
