@@ -78,8 +78,7 @@ class DecodeStep:
         return self.logits[:live]
 
     def _write(self, live: int, tokens: Sequence[int] | Tensor) -> None:
-        numbers = self._staging.edit()
-        given, lengths, starts = numbers[:-1].reshape(3, self.rows)  # views
+        given, lengths, starts = self._staging.edit()[:-1].reshape(3, self.rows)  # views
         given[:], lengths[live:], starts[live:] = 0, 1, self._arena.capacity_tokens  # spare rows are nobody's
         lengths[:live], starts[:live] = self._arena.lengths[:live], self._arena.starts()[:live]
         if not isinstance(tokens, Tensor):

@@ -67,10 +67,9 @@ class Prefill:
         kv, count = model.kv, len(self.rows)
         columns = _round_up(len(self._contexts[0]), self._grain)
         layout = (kv.layers, count, kv.kv_heads, columns, kv.head_dim)
-        self._keys = torch.zeros(layout, dtype=kv.dtype, device=kv.device)
-        self._values = torch.zeros(layout, dtype=kv.dtype, device=kv.device)
+        self._keys, self._values = (torch.zeros(layout, dtype=kv.dtype, device=kv.device) for _ in ("keys", "values"))
         self._done = self._copy_prefixes()  # columns computed
-        self._copied = self._done * len(self.rows)  # tokens not yet tallied
+        self._copied = self._done * count  # tokens not yet tallied
 
     def _copy_prefixes(self) -> int:
         contexts = zip(self.rows, self._contexts, strict=True)
@@ -107,15 +106,13 @@ class Prefill:
             for row, length in zip(self.rows, lengths, strict=True)
         ]
         self._begin, self._done = begin, end
-        counts = [len(columns) for columns in wanted]
-        logits = torch.split(self._forward(begin, end, wanted), counts)
+        logits = torch.split(self._forward(begin, end, wanted), [len(columns) for columns in wanted])
         for row, columns, lines in zip(self.rows, wanted, logits, strict=True):
             self._note_prompt(row, columns, lines)
         read = sum(min(length, end) - begin for length in lengths)
         self.tally = StepStats(prompt=read, pad=len(lengths) * self._width - read, cached=self._copied)
         self._copied = 0
-        still = sum(length > end for length in lengths)
-        ended = range(still, len(lengths))
+        ended = range(sum(length > end for length in lengths), len(lengths))
         self._ended = [Prefilled(self.rows[i], self._cut(i, lengths[i]), logits[i][-1]) for i in ended]
 
     def collect(self) -> list[Prefilled]:
