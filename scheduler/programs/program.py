@@ -99,7 +99,6 @@ class Program:
 
     @property
     def rest(self) -> float:
-        """Work expected after the present turn."""
         mean = (OWN * self.kind.work + self.service) / (OWN + max(0, self.turns - 1))
         return mean * self.kind.turns_left(self.turns) + (0.0 if self.parent is None else self.parent.rest)
 
