@@ -88,7 +88,6 @@ class DecodeStep:
             self._inputs[:live] = tokens
 
     def release(self) -> None:
-        """Also the arena's memory."""
         self._keys = self._values = self._ends = self.logits = torch.empty(0)
         self._replay = None
 
@@ -177,7 +176,6 @@ class DecodeGraphs:
             advance()
 
     def release(self) -> None:
-        """Frees the arena's memory."""
         for step in self._steps:
             step.release()
         self._capture = self._capture_on(self._arena.shape.device)

@@ -41,8 +41,6 @@ class Prefilled:
 
 
 class Prefill:
-    """With its own buffer."""
-
     def __init__(
         self,
         model: LoadedModel,
@@ -73,10 +71,8 @@ class Prefill:
 
     def _copy_prefixes(self) -> int:
         contexts = zip(self.rows, self._contexts, strict=True)
-        found = self._prefixes.find(
-            [(() if row.scores_prompt else tokens, row.cache_scope) for row, tokens in contexts],
-            max((row.group.terms.kept_from for row in self.rows), default=0),
-        )
+        asked = [(() if row.scores_prompt else tokens, row.cache_scope) for row, tokens in contexts]
+        found = self._prefixes.find(asked, max((row.group.terms.kept_from for row in self.rows), default=0))
         chunk, shared = self._prefixes.chunk, len(found[0])
         for place, (row, blocks) in enumerate(zip(self.rows, found, strict=True)):
             row.cached_prompt = chunk * shared
@@ -116,7 +112,6 @@ class Prefill:
         self._ended = [Prefilled(self.rows[i], self._cut(i, lengths[i]), logits[i][-1]) for i in ended]
 
     def collect(self) -> list[Prefilled]:
-        """Rows that ended in the latest chunk."""
         ended, self._ended = [one for one in self._ended if one.row in self.rows], []
         if ended:
             still = len(self.rows) - len(ended)

@@ -52,14 +52,8 @@ class SamplingTable:
         self._wishes[place] = one.temperature, one.min_p, max(one.top_k, 0), one.top_p
         self._blocks[place] = -1
         cuts = draws and (one.top_k > 0 or one.top_p < 1 or one.min_p > 0)
-        asks = (
-            one.logprobs is not None,
-            one.penalizes,
-            one.grammar is not None,
-            bool(one.logit_bias),
-            one.min_tokens > 0,
-        )
-        self._asks[place] = draws, cuts, *asks
+        logprobs, grammar = one.logprobs is not None, one.grammar is not None
+        self._asks[place] = draws, cuts, logprobs, one.penalizes, grammar, bool(one.logit_bias), one.min_tokens > 0
 
     def steps(self, late: Collection[int] = ()) -> NDArray[np.int64]:
         """(rows,): of next tokens; one more for `late` places, whose newest the host has not read."""
