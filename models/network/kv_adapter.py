@@ -88,12 +88,9 @@ class ForeignNetwork(nn.Module):
     def forward(self, tokens: Tensor, positions: Tensor, mask: Mask, store: KvStore, select: Select = None) -> Tensor:
         self._select = select
         try:
+            cache = StoreCache(store, *tokens.shape)
             output = self.network(
-                input_ids=tokens,
-                position_ids=positions,
-                attention_mask=mask,
-                past_key_values=StoreCache(store, *tokens.shape),
-                use_cache=True,
+                input_ids=tokens, position_ids=positions, attention_mask=mask, past_key_values=cache, use_cache=True
             )
         finally:
             self._select = None  # direct calls

@@ -26,8 +26,6 @@ class KvShape:
 
 
 class KvPass(Protocol):
-    """Cells of a pass, by layer."""
-
     def write(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
         """Store K and V, each (rows, kv_heads, new, head_dim), after RoPE; returns those to attend, each (rows,
         kv_heads, columns, head_dim).

@@ -97,12 +97,8 @@ class _Training:
 
     def _train_both(self, start: float) -> tuple[float, ...]:
         options, network = self._options, self._network
-        optimizer = torch.optim.AdamW(
-            [
-                {"params": list(network.encoder.parameters()), "lr": options.encoder_rate},
-                {"params": list(network.head.parameters()), "lr": options.head_rate},
-            ]
-        )
+        parts = (network.encoder, options.encoder_rate), (network.head, options.head_rate)
+        optimizer = torch.optim.AdamW([{"params": list(part.parameters()), "lr": rate} for part, rate in parts])
         total, done = options.epochs * math.ceil(len(self._rows) / options.batch), count(1)
         schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: max(0.0, 1 - step / total))
 
