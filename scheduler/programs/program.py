@@ -41,8 +41,7 @@ class Kind:
         for level in range(_level(turns) if self.went_on[0] else LEVELS, LEVELS):
             on = self.went_on[level] + UNSEEN * TURNS[level] / 4
             stays = on / (on + self.ended[level] + UNSEEN)
-            within = max(1, TURNS[level + 1] - max(turns, TURNS[level]))
-            all_stay = stays**within
+            all_stay = stays ** max(1, TURNS[level + 1] - max(turns, TURNS[level]))
             left += alive * stays * (1 - all_stay) / (1 - stays)
             alive *= all_stay
         return left
