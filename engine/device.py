@@ -75,7 +75,6 @@ class DeviceRow:
 
     @property
     def step(self) -> int:
-        """Index of the next token."""
         raise NotImplementedError
 
     @property

@@ -115,8 +115,7 @@ class Executor:
             self._report_moves(self._table.clear)
 
     def _take_commands(self) -> None:
-        idle = self._table.idle
-        due = self._health.wakes_at(idle=idle)
+        due = self._health.wakes_at(idle=self._table.idle)
         try:
             self._carry_out(self._inbox.get(timeout=None if due is None else max(0.0, due - self.clock())))
             while True:

@@ -62,9 +62,7 @@ class DeviceHealth:
 
     def wakes_at(self, *, idle: bool) -> float | None:
         """None for never; `idle`: no rows."""
-        if self.fault is not None or not idle:
-            return self.resume
-        return self.grow_at
+        return self.grow_at if idle and self.fault is None else self.resume
 
 
 LEAST_LENGTH = 4

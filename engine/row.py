@@ -43,16 +43,14 @@ class Row(DeviceRow):
     kv: RowKv | None
     ended = False
 
-    def __init__(
-        self, spec: RowSpec, text: Text, end_token_ids: frozenset[int], matcher: Matcher | None = None
-    ) -> None:
+    def __init__(self, spec: RowSpec, text: Text, end_ids: frozenset[int], matcher: Matcher | None = None) -> None:
         super().__init__(spec)
         self.generated: list[int] = []
         self.prompt_logprobs: tuple[TokenLogprob | None, ...] | None = None
         replayed = spec.sampling.replay_tokens is not None
         self.matcher = None if replayed else matcher  # of the grammar
-        self._ignored = end_token_ids if spec.sampling.ignore_eos else frozenset()
-        self._ends = frozenset() if spec.sampling.ignore_eos or replayed else end_token_ids
+        self._ignored = end_ids if spec.sampling.ignore_eos else frozenset()
+        self._ends = frozenset() if spec.sampling.ignore_eos or replayed else end_ids
         self._stop_ids = frozenset(() if replayed else spec.sampling.stop_token_ids)
         self._text = text
         self._stream = text.stream()
@@ -87,7 +85,6 @@ class Row(DeviceRow):
         return self._said
 
     def barred_at(self, step: int) -> frozenset[int]:
-        """End tokens before `min_tokens`."""
         return self._marked if step < self.sampling.min_tokens else frozenset()
 
     @property

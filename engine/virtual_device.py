@@ -31,9 +31,7 @@ class NotComputed(RowFault):
 class VirtualRow(SimulatedRow):
     def __init__(self, spec: RowSpec, text: Text, tokens: Sequence[int]) -> None:
         super().__init__(spec)
-        unending = replace(
-            spec.sampling, stop=(), stop_token_ids=(), ignore_eos=True, grammar=None, logprobs=None, min_tokens=0
-        )
+        unending = replace(spec.sampling, stop=(), stop_token_ids=(), ignore_eos=True, grammar=None, logprobs=None)
         self.real = Row(replace(spec, sampling=unending), text, frozenset())
         self._tokens = tokens
 

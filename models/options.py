@@ -106,8 +106,7 @@ class Option:
         """Raises ValueError."""
         if not self.many:
             return self._check(value, value, strict=True)
-        values = value if isinstance(value, list) else [value]
-        return tuple(self._check(item, item, strict=True) for item in values)
+        return tuple(self._check(item, item, strict=True) for item in (value if isinstance(value, list) else [value]))
 
     def _read(self, text: str) -> object:
         if self.parse is not None:

@@ -16,6 +16,7 @@ from jinja2 import Environment, TemplateError, meta
 from tokenizers import Encoding, Tokenizer
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
+from models.catalog.checkpoint import LOCAL
 from models.errors import TextError, translate_failures
 from models.text_memory import JoinedEncoding, TextMemory, find_marks
 from models.text_stream import ByteStream, TextStream, TokenPieces, byte_table, is_byte_level, longest_token
@@ -54,7 +55,7 @@ class Text:
         """Raises TextError without a safe tokenizer."""
         remedy = "copy the tokenizer files of the original model there"
         with translate_failures(lambda why: TextError(f"no usable tokenizer in {folder.name}: {why}; {remedy}")):
-            tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
+            tokenizer = AutoTokenizer.from_pretrained(folder, **LOCAL)
             if not isinstance(tokenizer, PreTrainedTokenizerFast):
                 raise TextError(f"{folder.name} has no tokenizer.json; only fast tokenizers are supported")
             return cls(tokenizer, chat_template=chat_template, patience=patience)
@@ -81,8 +82,7 @@ class Text:
         for behind in ([], [question]):
             with suppress(TextError):  # no template, or for other conversations only
                 turns = [question, {"role": "assistant", "content": SAMPLE_ANSWER}, *behind]
-                rendered = self._render(turns, {}, add_generation_prompt=False)
-                _, spoken, rest = rendered.rpartition(SAMPLE_ANSWER)
+                _, spoken, rest = self._render(turns, {}, add_generation_prompt=False).rpartition(SAMPLE_ANSWER)
                 ids = _encode(self._backend, [rest if spoken else ""], placed=False)[0].ids
                 found += [index for index in ids if index in control][:1]
             if len(found) > 1:

@@ -45,8 +45,7 @@ class JoinedEncoding:
         for piece in self.pieces:
             if place < len(piece.text):
                 token = bisect_right(piece.ends, place)
-                covered = token < len(piece.ids) and piece.starts[token] <= place
-                return before + token if covered else None
+                return before + token if token < len(piece.ids) and piece.starts[token] <= place else None
             place, before = place - len(piece.text), before + len(piece.ids)
         return None
 

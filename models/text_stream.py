@@ -132,8 +132,7 @@ class TextStream:
         context, whole = self._foreseen or self._text.decode_batch(self.windows(token_id))
         self._ids.append(token_id)
         self._foreseen, piece = None, whole[len(context) :]
-        waits = len(self._ids) - self._shown
-        if waits < LONGEST_WAIT and (not piece or piece.endswith(REPLACEMENT)):
+        if len(self._ids) - self._shown < LONGEST_WAIT and (not piece or piece.endswith(REPLACEMENT)):
             return ""
         self._from, self._shown = self._shown, len(self._ids)
         return piece
@@ -155,8 +154,7 @@ class TextStream:
         return piece
 
     def _pending(self, end: int | None = None) -> str:
-        lines = self._ids[self._from : self._shown], self._ids[self._from : end]
-        context, whole = self._text.decode_batch(lines)
+        context, whole = self._text.decode_batch((self._ids[self._from : self._shown], self._ids[self._from : end]))
         return whole[len(context) :]
 
 

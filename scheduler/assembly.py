@@ -58,17 +58,13 @@ def assemble(
 ) -> SchedulerParts:
     """`submit` runs learning elsewhere. Raises StrategyError."""
     estimates = make_estimates(strategy, limits, machine, submit)
-    new_queue = make_queue(strategy, limits, estimates)
-    batcher = make_batcher(strategy, limits, new_queue, estimates)
+    batcher = make_batcher(strategy, limits, make_queue(strategy, limits, estimates), estimates)
     placement = _find("placement", strategy, PLACEMENTS)
     observers = () if estimates.batches is None else (estimates.batches,)
     return SchedulerParts(batcher, placement, estimates, observers, strategy.name, strategy.calibrated)
 
 
-SERVING_TIMES: Mapping[str, Callable[[MachineModel], ServingTime]] = {
-    "bilinear": lambda machine: machine,
-    "nearest": Nearest,
-}
+SERVING_TIMES: Mapping[str, Callable[[MachineModel], ServingTime]] = {"bilinear": lambda one: one, "nearest": Nearest}
 
 
 def make_estimates(
@@ -129,13 +125,8 @@ _QUEUED: Suits = {"memory": _ROOM, "serving_time": (None,), "preemption": ("none
 _LOCAL: Suits = {**_QUEUED, "slices": (False,)}
 _JOINING: Suits = {**_LOCAL, "preemption": PREEMPTIONS}
 _ARRANGED: Suits = {"order": ("fcfs",), "memory": (*_ROOM, "predicted"), "preemption": ("none",), "shared": (False,)}
-_SLICING: Suits = {
-    **_QUEUED,
-    "memory": ("slice", "deepspeed"),
-    "slices": (True,),
-    "shared": (False,),
-    "serving_time": (None, "bilinear"),
-}
+_SLICES: Suits = {"memory": ("slice", "deepspeed"), "slices": (True,), "serving_time": (None, "bilinear")}
+_SLICING: Suits = {**_QUEUED, **_SLICES, "shared": (False,)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,16 +168,10 @@ def make_batcher(
     strategy: Strategy, limits: BatchLimits, new_queue: Callable[[], RankedQueue], estimates: Estimates
 ) -> Batcher:
     """Raises StrategyError."""
-    kit = BatcherParts(
-        new_queue,
-        _find("memory", strategy, MEMORIES),
-        limits,
-        replace(strategy.refill, iterations=limits.options.slice_length if strategy.slices else None),
-        strategy.returns,
-        estimates.machine,
-        estimates.serving_time,
-        _find("preemption", strategy, PREEMPTIONS),
-    )
+    memory, preemption = _find("memory", strategy, MEMORIES), _find("preemption", strategy, PREEMPTIONS)
+    terms = replace(strategy.refill, iterations=limits.options.slice_length if strategy.slices else None)
+    machine, seconds = estimates.machine, estimates.serving_time
+    kit = BatcherParts(new_queue, memory, limits, terms, strategy.returns, machine, seconds, preemption)
     batching = strategy.batching
     make = batching if callable(batching) else _find("batching", strategy, BATCHERS).suited(strategy)
     try:

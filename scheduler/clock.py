@@ -4,7 +4,7 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any, Protocol
 
 log = logging.getLogger(__name__)
@@ -22,11 +22,9 @@ class MonotonicClock:
 
     async def wait(self, event: asyncio.Event, until: float | None) -> None:
         delay = None if until is None else max(0.0, until - self.now())
-        try:
+        with suppress(TimeoutError):
             async with asyncio.timeout(delay):
                 await event.wait()
-        except TimeoutError:
-            return
 
 
 def earliest(*moments: float | None) -> float | None:

@@ -1,19 +1,18 @@
 """The scheduling loop: arrivals and reports in, commands out."""
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 import logging
 from collections.abc import Collection, Iterable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Unpack
+from typing import Unpack
 
 from engine.messages import ExecutorDied, ExecutorHealth, Pause, Report, StepReport, Stop
 from engine.sampling.params import SamplingParams
 from scheduler.admission import Admission, KeptPrefix
 from scheduler.assembly import SchedulerParts
 from scheduler.clock import Clock, earliest
+from scheduler.length.prediction import LengthDistribution
 from scheduler.observers import RequestObserver
 from scheduler.programs.program import Program
 from scheduler.request import Failure, Refused, Request, State
@@ -22,9 +21,6 @@ from scheduler.stream import SLICE, TokenStream, Wakeups
 from scheduler.submission import Known, Submission
 from scheduler.waiting.deadlines import Deadlines
 from scheduler.worker import Port, Worker
-
-if TYPE_CHECKING:
-    from scheduler.length.prediction import LengthDistribution
 
 log = logging.getLogger(__name__)
 
@@ -73,15 +69,9 @@ class Dispatcher:
         return not self._broken and bool(self.table.live() if self._patient else self.table.serving())
 
     def submit(
-        self,
-        prompt: Sequence[int],
-        sampling: SamplingParams,
-        *,
-        arrival: float | None = None,
-        since: float | None = None,
-        **known: Unpack[Known],
+        self, prompt: Sequence[int], sampling: SamplingParams, *, arrival: float | None = None, **known: Unpack[Known]
     ) -> Request:
-        return self.submit_all([(prompt, sampling, known)], arrival=arrival, since=since)[0]
+        return self.submit_all([(prompt, sampling, known)], arrival=arrival)[0]
 
     def submit_all(
         self, answers: Iterable[Submission], *, arrival: float | None = None, since: float | None = None
@@ -122,10 +112,8 @@ class Dispatcher:
                 kept(request.prompt, request.cache_scope, expected.high)
         program.begin(request.times.came)
 
-    def revise(
-        self, request: Request, predicted_length: float | None, distribution: LengthDistribution | None = None
-    ) -> None:
-        request.predicted_length, request.distribution = predicted_length, distribution
+    def revise(self, request: Request, length: float | None, distribution: LengthDistribution | None = None) -> None:
+        request.predicted_length, request.distribution = length, distribution
         request.correction = self.table.correct(request)
         if request.state.is_final:
             return

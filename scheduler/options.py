@@ -32,8 +32,7 @@ class Scheduling(Ordering):
     """seconds that the first request of a batch waits for the batch to fill up, for dynamic batching"""
     wma_threshold: Count = option(50_000)
     """wasted memory accesses, in tokens, below which a request joins a waiting batch (Φ of Magnus)"""
-    slice_length: Count = option(128)
-    """decode steps of a slice, for strategies that slice"""
+    slice_length: Count = option(128, "decode steps of a slice, for strategies that slice")
     min_interval: NonNegative | None = option(None)
     """least seconds between two arrangements of sliced batches (Γ of SCLS); default: a median slice"""
     interval_factor: Share = option(0.5)

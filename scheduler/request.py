@@ -132,9 +132,7 @@ class Request:
 
     def keeps_promise(self, end: float) -> bool | None:
         """None where there was none."""
-        if self.expected is None or not self.expected.known:
-            return None
-        return end <= self.expected.by
+        return None if self.expected is None or not self.expected.known else end <= self.expected.by
 
     def move(self, state: State) -> None:
         """Raises IllegalTransition."""

@@ -89,9 +89,7 @@ class RequestTable:
         self._batcher.revise(request, self._clock.now())
 
     def correct(self, request: Request) -> float:
-        if self.calibration is None:
-            return 1.0
-        return self.calibration.factor(request, self.held)
+        return 1.0 if self.calibration is None else self.calibration.factor(request, self.held)
 
     def assign(self, plan: Plan, worker: Worker) -> None:
         worker.plans += 1

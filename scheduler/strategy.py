@@ -59,7 +59,7 @@ EMBED = BatchPolicy()
 EMBED_BLOCKING = BatchPolicy(entry=Entry.EMBED_BLOCKING)
 SHAPE = BatchPolicy(entry=Entry.SHAPE)
 CLOSED = BatchPolicy(closed=True)
-CLOSED_SPLIT = BatchPolicy(closed=True, overflow=Overflow.SPLIT)
+SPLIT = BatchPolicy(closed=True, overflow=Overflow.SPLIT)
 
 
 class Length(StrEnum):
@@ -100,13 +100,7 @@ class Strategy:
 
 
 _MAGNUS = Strategy(
-    "",
-    length="forest",
-    batching="wma",
-    refill=CLOSED_SPLIT,
-    returns=Returns.BATCH_END,
-    memory="predicted",
-    calibrated=False,
+    "", length="forest", batching="wma", refill=SPLIT, returns=Returns.BATCH_END, memory="predicted", calibrated=False
 )
 
 _SLS = Strategy(
@@ -203,8 +197,7 @@ class StrategyTable(Mapping[str, Strategy]):
         return self._rows
 
     def __iter__(self) -> Iterator[str]:
-        installed = sorted(entry_points(group=GROUP).names)
-        return chain(self._rows, (name for name in installed if name not in self._rows))
+        return chain(self._rows, (name for name in sorted(entry_points(group=GROUP).names) if name not in self._rows))
 
     def __len__(self) -> int:
         return sum(1 for _ in self)

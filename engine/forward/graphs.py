@@ -78,8 +78,7 @@ class DecodeStep:
         return self.logits[:live]
 
     def _write(self, live: int, tokens: Sequence[int] | Tensor) -> None:
-        numbers = self._staging.edit()
-        given, lengths, starts = numbers[:-1].reshape(3, self.rows)  # views
+        given, lengths, starts = self._staging.edit()[:-1].reshape(3, self.rows)  # views
         given[:], lengths[live:], starts[live:] = 0, 1, self._arena.capacity_tokens  # spare rows are nobody's
         lengths[:live], starts[:live] = self._arena.lengths[:live], self._arena.starts()[:live]
         if not isinstance(tokens, Tensor):
@@ -89,7 +88,6 @@ class DecodeStep:
             self._inputs[:live] = tokens
 
     def release(self) -> None:
-        """Also the arena's memory."""
         self._keys = self._values = self._ends = self.logits = torch.empty(0)
         self._replay = None
 
@@ -178,7 +176,6 @@ class DecodeGraphs:
             advance()
 
     def release(self) -> None:
-        """Frees the arena's memory."""
         for step in self._steps:
             step.release()
         self._capture = self._capture_on(self._arena.shape.device)

@@ -41,8 +41,6 @@ class Prefilled:
 
 
 class Prefill:
-    """With its own buffer."""
-
     def __init__(
         self,
         model: LoadedModel,
@@ -67,17 +65,14 @@ class Prefill:
         kv, count = model.kv, len(self.rows)
         columns = _round_up(len(self._contexts[0]), self._grain)
         layout = (kv.layers, count, kv.kv_heads, columns, kv.head_dim)
-        self._keys = torch.zeros(layout, dtype=kv.dtype, device=kv.device)
-        self._values = torch.zeros(layout, dtype=kv.dtype, device=kv.device)
+        self._keys, self._values = (torch.zeros(layout, dtype=kv.dtype, device=kv.device) for _ in ("keys", "values"))
         self._done = self._copy_prefixes()  # columns computed
-        self._copied = self._done * len(self.rows)  # tokens not yet tallied
+        self._copied = self._done * count  # tokens not yet tallied
 
     def _copy_prefixes(self) -> int:
         contexts = zip(self.rows, self._contexts, strict=True)
-        found = self._prefixes.find(
-            [(() if row.scores_prompt else tokens, row.cache_scope) for row, tokens in contexts],
-            max((row.group.terms.kept_from for row in self.rows), default=0),
-        )
+        asked = [(() if row.scores_prompt else tokens, row.cache_scope) for row, tokens in contexts]
+        found = self._prefixes.find(asked, max((row.group.terms.kept_from for row in self.rows), default=0))
         chunk, shared = self._prefixes.chunk, len(found[0])
         for place, (row, blocks) in enumerate(zip(self.rows, found, strict=True)):
             row.cached_prompt = chunk * shared
@@ -107,19 +102,16 @@ class Prefill:
             for row, length in zip(self.rows, lengths, strict=True)
         ]
         self._begin, self._done = begin, end
-        counts = [len(columns) for columns in wanted]
-        logits = torch.split(self._forward(begin, end, wanted), counts)
+        logits = torch.split(self._forward(begin, end, wanted), [len(columns) for columns in wanted])
         for row, columns, lines in zip(self.rows, wanted, logits, strict=True):
             self._note_prompt(row, columns, lines)
         read = sum(min(length, end) - begin for length in lengths)
         self.tally = StepStats(prompt=read, pad=len(lengths) * self._width - read, cached=self._copied)
         self._copied = 0
-        still = sum(length > end for length in lengths)
-        ended = range(still, len(lengths))
+        ended = range(sum(length > end for length in lengths), len(lengths))
         self._ended = [Prefilled(self.rows[i], self._cut(i, lengths[i]), logits[i][-1]) for i in ended]
 
     def collect(self) -> list[Prefilled]:
-        """Rows that ended in the latest chunk."""
         ended, self._ended = [one for one in self._ended if one.row in self.rows], []
         if ended:
             still = len(self.rows) - len(ended)

@@ -8,13 +8,9 @@ import torch
 
 from engine.device import OutOfMemoryError
 
-_SHORTAGE = (
-    "can't allocate memory",
-    "could not create a primitive",
-    "could not create a memory",
-    "out of memory",
-    "_ALLOC_FAILED",
-)  # parts of such messages of torch's CPU allocator, oneDNN and CUDA
+# parts of such messages of oneDNN, torch's CPU allocator and CUDA
+_ONEDNN = ("could not create a primitive", "could not create a memory")
+_SHORTAGE = (*_ONEDNN, "can't allocate memory", "out of memory", "_ALLOC_FAILED")
 
 
 @contextmanager

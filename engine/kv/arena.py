@@ -242,7 +242,6 @@ class KvArena:
         return width
 
     def close(self, width: int, joined: int = 0) -> None:
-        """Undo `open`."""
         if width == 1 and not self.has_holes:
             self._stale = True
         else:

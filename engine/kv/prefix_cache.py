@@ -74,9 +74,7 @@ class PrefixCache(Generic[BlockT]):
             self.hits += self.chunk * shared * len(prompts)
             return [[node.block for node in path[:shared]] for path in paths]
 
-    def keep(
-        self, prompt: Sequence[int], scope: str, make: Callable[[slice], BlockT], back_within: float = 0.0
-    ) -> None:
+    def keep(self, prompt: Sequence[int], scope: str, make: Callable[[slice], BlockT], back_within: float = 0) -> None:
         chunk = self.chunk
         whole = len(prompt) // chunk * chunk
         if not self.capacity:

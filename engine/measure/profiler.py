@@ -76,7 +76,6 @@ class Profiler:
         return min(self._steps(rows, length - 2, QUICK_REPEATS))
 
     def copies(self, rows: int, length: int) -> float:
-        """Of `rows` KV caches, there and back."""
         self._fill(rows, length)
         return self._time(self._move_all)
 
@@ -163,7 +162,6 @@ def grid(max_rows: int, longest: int, *, points: int) -> tuple[GridCell, ...]:
 
 
 def copied(cells: tuple[GridCell, ...]) -> tuple[GridCell, ...]:
-    """Each length once, shortest first."""
     most = min(COPIED_ROWS, max(cell.rows for cell in cells))
     lengths = sorted({cell.length for cell in cells})
     return tuple(GridCell(max(1, min(most, COPIED_TOKENS // length)), length) for length in lengths)

@@ -123,8 +123,7 @@ def _invert(probabilities: Tensor, numbers: Tensor) -> Tensor:
 
 def _cut_min_p_and_top_k(ordered: Tensor, wishes: Tensor) -> None:
     """In place; `ordered` (rows, some) descends."""
-    floor = wishes[:, 1:2].to(ordered.dtype).log()
-    ordered.masked_fill_(ordered < ordered[:, :1] + floor, -torch.inf)
+    ordered.masked_fill_(ordered < ordered[:, :1] + wishes[:, 1:2].to(ordered.dtype).log(), -torch.inf)
     most, places = wishes[:, 2:3], torch.arange(ordered.shape[-1], device=ordered.device)
     ordered.masked_fill_((most > 0) & (places >= most), -torch.inf)
 

@@ -128,8 +128,7 @@ class Grammars:
     def _tokenizer(self) -> LLTokenizer:
         """Half a second for 50,000 tokens."""
         try:
-            ends = sorted(self.end_token_ids) or None
-            return LLTokenizer(self.vocabulary(), n_vocab=self.width, eos_token=ends)
+            return LLTokenizer(self.vocabulary(), n_vocab=self.width, eos_token=sorted(self.end_token_ids) or None)
         except (ValueError, RuntimeError) as error:
             raise GrammarError(f"answers of this model cannot be constrained: {_one_line(str(error))}") from error
 

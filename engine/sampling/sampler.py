@@ -144,8 +144,7 @@ class Chosen:
 
     def _draw(self, table: SamplingTable, logits: Tensor, steps: NDArray[np.int64], *, waits: bool) -> Tensor | None:
         """(rows,): settled; None: all."""
-        every = len(self._draws) == len(self.rows)
-        at = None if every else send(self._draws, logits.device)
+        at = None if len(self._draws) == len(self.rows) else send(self._draws, logits.device)
         some = logits if at is None else logits[at]
         self._drawn = draw(some, table.wishes(steps, logits.device), table.cuts, waits=waits)
         settled = self._drawn.settled

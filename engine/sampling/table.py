@@ -32,9 +32,8 @@ class SamplingTable:
             if place >= len(known) or known[place] is not row:
                 self._write(place, row.sampling)
         self.rows = list(rows)
-        asks = self._asks[: len(rows)].T
         self.draws, self.cuts, self.logprobs, self.penalized, self.grammars, self.biased, self.bars = (
-            np.flatnonzero(line).tolist() for line in asks
+            np.flatnonzero(line).tolist() for line in self._asks[: len(rows)].T
         )
         self._draws = np.array(self.draws, dtype=np.int64)
         drawn = set(self.cuts)
@@ -52,15 +51,9 @@ class SamplingTable:
         draws = one.temperature > 0
         self._wishes[place] = one.temperature, one.min_p, max(one.top_k, 0), one.top_p
         self._blocks[place] = -1
-        self._asks[place] = (
-            draws,
-            draws and (one.top_k > 0 or one.top_p < 1 or one.min_p > 0),
-            one.logprobs is not None,
-            one.penalizes,
-            one.grammar is not None,
-            bool(one.logit_bias),
-            one.min_tokens > 0,
-        )
+        cuts = draws and (one.top_k > 0 or one.top_p < 1 or one.min_p > 0)
+        logprobs, grammar = one.logprobs is not None, one.grammar is not None
+        self._asks[place] = draws, cuts, logprobs, one.penalizes, grammar, bool(one.logit_bias), one.min_tokens > 0
 
     def steps(self, late: Collection[int] = ()) -> NDArray[np.int64]:
         """(rows,): of next tokens; one more for `late` places, whose newest the host has not read."""

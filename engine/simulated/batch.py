@@ -35,13 +35,9 @@ class SimulatedRow(DeviceRow):
 
     def report(self) -> RowUpdate:
         begin, self.reported = self.reported, self.step
-        replayed = self.total == self.sampling.replay_tokens  # ended as recorded
-        return RowUpdate(
-            self.row_id,
-            (TOKEN,) * (self.step - begin),
-            cached_prompt=0 if begin else self.cached_prompt,
-            finish_reason=(FinishReason.STOP if replayed else FinishReason.LENGTH) if self.ended else None,
-        )
+        end = FinishReason.STOP if self.total == self.sampling.replay_tokens else FinishReason.LENGTH  # as recorded
+        tokens, cached = (TOKEN,) * (self.step - begin), 0 if begin else self.cached_prompt
+        return RowUpdate(self.row_id, tokens, cached_prompt=cached, finish_reason=end if self.ended else None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,13 +123,8 @@ class SimulatedBatch:
         reads = iterations * self.cells + len(self) * grown
         own = iterations * (self._found.own + live * self.iterations) + live * grown
         invalid = ended * (iterations * self.window + grown) if self._reads_padding else reads - own
-        return StepStats(
-            generated=live * iterations,
-            invalid=ended * iterations,
-            reads=reads,
-            pad_reads=reads - own - invalid,
-            invalid_reads=invalid,
-        )
+        made, pad = live * iterations, reads - own - invalid
+        return StepStats(generated=made, invalid=ended * iterations, reads=reads, pad_reads=pad, invalid_reads=invalid)
 
     def step(self, iterations: int) -> None:
         """No row may end early."""

@@ -78,8 +78,7 @@ class SimulatedDevice:
         copying, self._copying = self._copying, 0.0
         rows = len(self.batch)
         if action is Action.ENTER:
-            width = max(row.length for row in entering)
-            seconds = copying + self.cost.prefill(rows + len(entering), width)
+            seconds = copying + self.cost.prefill(rows + len(entering), max(row.length for row in entering))
             return Work(action, 1, lambda _: seconds)
         bounds = [most, self.batch.room]
         if self.batch.until_next_end is not None:

@@ -52,11 +52,9 @@ def chain_turns(requests: Sequence[RequestLengths]) -> list[RequestLengths]:
     return found
 
 
-def draw_arrivals(
-    requests: Sequence[RequestLengths], rate: float, burstiness: float, seed: int
-) -> list[RequestLengths]:
-    times = arrival_times(rate, burstiness, len(requests), np.random.default_rng(seed))
-    return [replace(one, arrival=float(time)) for one, time in zip(requests, times, strict=True)]
+def draw_arrivals(lengths: Sequence[RequestLengths], rate: float, burstiness: float, seed: int) -> list[RequestLengths]:
+    times = arrival_times(rate, burstiness, len(lengths), np.random.default_rng(seed))
+    return [replace(one, arrival=float(time)) for one, time in zip(lengths, times, strict=True)]
 
 
 def task_lengths(count: int, seed: int, longest: int) -> list[RequestLengths]:
@@ -72,8 +70,7 @@ def fit_load(requests: Sequence[RequestLengths], longest: int) -> tuple[list[Req
     if requests and not kept:
         raise UserError(f"no prompt is shorter than {longest} tokens: raise --max-model-len and --capacity-tokens")
     short = [replace(one, output_length=min(one.output_length, longest - one.input_length)) for one in kept]
-    cut = sum(one != other for one, other in zip(kept, short, strict=True))
-    return short, cut, len(requests) - len(kept)
+    return short, sum(one != other for one, other in zip(kept, short, strict=True)), len(requests) - len(kept)
 
 
 def is_timed(asked: workload.Workload) -> bool:
@@ -87,8 +84,7 @@ def _lengths(asked: workload.Workload, requests: int, seed: int) -> list[Request
         return load_trace(asked.file, asked.dataset_name, asked.cut(requests))
     count = load_vocabulary(asked.tokenizer, asked.random_vocab_size).count
     # a simulation must know lengths
-    known = replace(asked, replay_lengths=True)
-    return [_length(prompt, count) for prompt in workload.load(known, requests, seed)]
+    return [_length(prompt, count) for prompt in workload.load(replace(asked, replay_lengths=True), requests, seed)]
 
 
 def _length(prompt: LoadPrompt, count: Count) -> RequestLengths:

@@ -78,7 +78,6 @@ class Node:
         return self._dispatcher.submit(prompt, sampling, **known)
 
     def advance(self) -> None:
-        """Let executors act, then decide."""
         now = self._clock.now()
         for executor in self.executors:
             if executor.due <= now:
@@ -109,7 +108,6 @@ class Router:
     def look(self, nodes: Sequence[Node], now: float) -> None: ...
 
     def choose(self, nodes: Sequence[Node], job: Job, now: float) -> int:
-        """Index of the node for this request."""
         return next(self._turns) % len(nodes)
 
 

@@ -3,6 +3,7 @@
 import math
 import random
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import NormalDist
@@ -71,14 +72,10 @@ def read_prediction(text: str) -> SimulatedPrediction:
     plain |= {name: SimulatedPrediction(wrong=name) for name in WRONG}
     if text in plain:
         return plain[text]
-    try:
-        sigma = float(rest)
-    except ValueError:
-        sigma = math.nan
-    if kind != "noisy" or not (math.isfinite(sigma) and sigma > 0):
-        names = ", ".join(plain)
-        raise ValueError(f"{text!r} is none of {names}, file:PATH, and noisy:SIGMA with a number above 0")
-    return SimulatedPrediction(sigma)
+    with suppress(ValueError):
+        if kind == "noisy" and 0 < (sigma := float(rest)) < math.inf:
+            return SimulatedPrediction(sigma)
+    raise ValueError(f"{text!r} is none of {', '.join(plain)}, file:PATH, and noisy:SIGMA with a number above 0")
 
 
 def read_lengths(path: Path) -> list[float]:

@@ -14,8 +14,6 @@ FEWEST = 20  # for a meaningful replay
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """One strategy's requests in order of arrival."""
-
     model: str
     strategy: str
     recorded: tuple[Served, ...]
@@ -26,7 +24,6 @@ class Replay:
 
     @property
     def longest(self) -> int:
-        """Tokens of the longest, prompt and answer."""
         return max(one.input_length + one.output_length for one in self.recorded)
 
     @property

@@ -88,8 +88,6 @@ FURTHEST = 3.0  # times the least mean or p99 that a plot shows
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """One strategy at one combination and seed."""
-
     point: Values
     seed: int
     strategy: str
@@ -123,7 +121,6 @@ def make_table(runs: Sequence[Ran], *, everything: bool) -> Table:
 
 
 def write_csv(runs: Sequence[Ran]) -> str:
-    """A line a point, seed and strategy."""
     rows = [{**one.point, "seed": one.seed, "strategy": one.strategy, **one.figures} for one in runs]
     file = io.StringIO()
     # fewer figures where nothing was completed

@@ -32,10 +32,8 @@ GROUP_TOKENS = 8192  # cells of a prefill group by default
 
 MAX_NUM_SEQS = 32  # by default, as in `serve`
 
-SIZES = {name: name for name in ("workers", "capacity_tokens", "max_num_seqs")} | {
-    "context_length": "max_model_len",
-    "max_prefill_tokens": "max_num_batched_tokens",
-}  # of a machine, and their flags
+FLAGS = {"context_length": "max_model_len", "max_prefill_tokens": "max_num_batched_tokens"}  # of other names
+SIZES = ("workers", "capacity_tokens", "max_num_seqs", *FLAGS)  # of a machine
 
 SEEDS = 5  # at each point of a sweep by default
 LONG = 10.0  # seconds from which an estimate is printed
@@ -43,8 +41,6 @@ LONG = 10.0  # seconds from which an estimate is printed
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """A machine and its requests, for every strategy."""
-
     flags: SimulateFlags
     machine: Machine
     load: list[RequestLengths]
@@ -143,7 +139,7 @@ def machine_of(flags: SimulateFlags) -> Machine:
         if flags.capacity_tokens is None:
             raise UserError("a profile does not say how much memory there is: give --capacity-tokens")
         machine = Machine(cost, flags.capacity_tokens, MAX_NUM_SEQS, flags.capacity_tokens, reads_padding=False)
-    given = {name: getattr(flags, SIZES.get(name, name)) for name in (*SIZES, "prefix_cache_tokens")}
+    given = {name: getattr(flags, FLAGS.get(name, name)) for name in (*SIZES, "prefix_cache_tokens")}
     return replace(machine, **{name: value for name, value in given.items() if value is not None})
 
 
@@ -185,7 +181,6 @@ def _simulate(trace: Trace, name: str, bars: Bars) -> Simulation:
 
 
 def _write_caption(flags: SimulateFlags, machine: Machine, axes: Sequence[report.Axis], seeds: int) -> str:
-    """Settings to repeat the table; swept ones as given."""
     swept = {axis.flag for axis in axes}
     rate = "a trace's own times" if flags.rate is None and is_timed(flags) else f"{flags.rate or RATE:g} requests/s"
     if flags.programs:
@@ -205,9 +200,8 @@ def _write_caption(flags: SimulateFlags, machine: Machine, axes: Sequence[report
 
 
 def _document(trace: Trace, done: Mapping[str, tuple[Figures, Simulation]]) -> Json:
-    plain = {name: one if isinstance(one, int | float | None) else str(one) for name, one in vars(trace.flags).items()}
     return {
-        **plain,
+        **{name: one if isinstance(one, int | float | None) else str(one) for name, one in vars(trace.flags).items()},
         "cost_model": trace.machine.cost,
         "machine": {name: getattr(trace.machine, name) for name in SIZES},
         "answers_cut": trace.answers_cut,

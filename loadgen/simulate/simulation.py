@@ -130,8 +130,6 @@ def list_following(trace: Sequence[RequestLengths], turns: int) -> Mapping[int, 
 
 
 class _Sink(TokenStream):
-    """Calls back when an answer ends."""
-
     def __init__(self, ended: Callable[[FinishReason], None]) -> None:
         self._ended = ended
 
@@ -178,10 +176,9 @@ class _Simulator:
             for node in self.nodes:
                 if node.due <= now:
                     node.advance()
-        return Simulation(
-            tuple(served(one, run_within=run) for one, run in zip(self.requests, self.runs_within, strict=True)),
-            tuple(executor.usage for node in self.nodes for executor in node.executors),
-        )
+        ended = zip(self.requests, self.runs_within, strict=True)
+        workers = tuple(executor.usage for node in self.nodes for executor in node.executors)
+        return Simulation(tuple(served(one, run_within=run) for one, run in ended), workers)
 
     @property
     def _next_arrival(self) -> float:
@@ -244,9 +241,8 @@ def served(request: Request, origin: float = 0.0, run_within: float | None = Non
     """`origin`: the run's start on the dispatcher's clock."""
     times, expected = request.times, request.expected
     end = math.nan if times.end is None else times.end
-    foretold = None
-    if expected is not None and expected.known:
-        foretold = Foretold(expected.low, expected.median, expected.high)
+    known = None if expected is None or not expected.known else expected
+    foretold = None if known is None else Foretold(known.low, known.median, known.high)
     return Served(
         arrival=times.came - origin,
         started=(end if times.started is None else times.started) - origin,

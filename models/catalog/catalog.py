@@ -108,13 +108,11 @@ class Catalog:
     def known(self) -> tuple[ModelStatus, ...]:
         """Packaged models, and GGUF files converted here."""
         packaged = []
-        for model in self._packaged.values():
-            folder = self._packaged_folder(model.name)
+        for one in self._packaged.values():
+            folder = self._packaged_folder(one.name)
             manifest = read_manifest(folder)
-            size, cached = model.download if manifest is None else manifest.size, manifest is not None
-            packaged.append(
-                ModelStatus(model.name, model.kind, model.summary, model.license, cached, size, model.need, folder)
-            )
+            size, cached = one.download if manifest is None else manifest.size, manifest is not None
+            packaged.append(ModelStatus(one.name, one.kind, one.summary, one.license, cached, size, one.need, folder))
         about: tuple[Kind, str, str, bool] = ("causal-lm", "converted from GGUF", "", True)
         converted = [
             ModelStatus(manifest.origin.source, *about, manifest.size, read_need(folder), folder)

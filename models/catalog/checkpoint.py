@@ -1,10 +1,11 @@
 """Checkpoint folders and the memory they need, from headers."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
+from typing import Any
 
 from safetensors import SafetensorError, safe_open
 
@@ -13,6 +14,7 @@ from models.errors import CatalogError, translate_failures
 INDEX = "model.safetensors.index.json"
 TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt")
 UNSAFE = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
+LOCAL: Mapping[str, Any] = {"local_files_only": True, "trust_remote_code": False}  # for transformers
 
 
 def require_checkpoint(folder: Path) -> None:

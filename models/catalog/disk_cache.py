@@ -90,8 +90,7 @@ def _rebuild(folder: Path, origin: Origin, needed: int, build: Build) -> None:
         for path in files:
             path.chmod(0o644)  # a service may run as another user
         sizes = {path.relative_to(out).as_posix(): path.stat().st_size for path in files}
-        manifest = msgspec.json.encode(CacheManifest(FORMAT, origin, sizes))
-        (out / MANIFEST).write_bytes(msgspec.json.format(manifest))
+        (out / MANIFEST).write_bytes(msgspec.json.format(msgspec.json.encode(CacheManifest(FORMAT, origin, sizes))))
         out.rename(folder)
     finally:
         shutil.rmtree(work, ignore_errors=True)
@@ -114,8 +113,7 @@ def _lock(folder: Path) -> Iterator[None]:
 
 def require_space(root: Path, needed: int, what: str, variable: str = "LENGTHWISE_CACHE") -> None:
     """Raises CatalogError."""
-    there = next(folder for folder in (root, *root.parents) if folder.exists())
-    free = shutil.disk_usage(there).free
+    free = shutil.disk_usage(next(folder for folder in (root, *root.parents) if folder.exists())).free
     if free < needed:
         raise CatalogError(
             f"not enough disk space: {what} needs {needed / 1e6:.0f} MB and {root} has {free / 1e6:.0f} MB; "

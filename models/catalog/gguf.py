@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from models.catalog.checkpoint import LOCAL
 from models.errors import CatalogError
 from models.progress import say
 
@@ -108,13 +109,9 @@ def _read_network(path: Path) -> PreTrainedModel:
     import torch
     from transformers import AutoModelForCausalLM, GgufConfig
 
+    whole = GgufConfig(dequantize=True, gguf_file=path.name)
     return AutoModelForCausalLM.from_pretrained(
-        path.parent,
-        gguf_file=path.name,
-        dtype=torch.bfloat16,
-        quantization_config=GgufConfig(dequantize=True, gguf_file=path.name),
-        trust_remote_code=False,
-        local_files_only=True,
+        path.parent, gguf_file=path.name, dtype=torch.bfloat16, quantization_config=whole, **LOCAL
     )
 
 
@@ -124,11 +121,7 @@ def _read_tokenizer(path: Path, metadata: Mapping[str, Any], context: int) -> Pr
 
     # AutoTokenizer parses the whole file once more.
     tokenizer: PreTrainedTokenizerFast = PreTrainedTokenizerFast.from_pretrained(
-        path.parent,
-        gguf_file=path.name,
-        local_files_only=True,
-        model_max_length=context,
-        clean_up_tokenization_spaces=False,
+        path.parent, gguf_file=path.name, model_max_length=context, clean_up_tokenization_spaces=False, **LOCAL
     )
     backend, pre = tokenizer.backend_tokenizer, metadata.get("tokenizer.ggml.pre", "default")
     if metadata.get("tokenizer.ggml.model") != "gpt2":

@@ -41,8 +41,7 @@ def _require_fit(repo: str, wanted: dict[str, Any], admit: Admit) -> None:
         require_space(Path(constants.HF_HUB_CACHE), sum(file.file_size or 0 for file in coming), repo, "HF_HOME")
         # weights in other files are counted once here
         with suppress(NotASafetensorsRepoError, SafetensorsParsingError):
-            found = get_safetensors_metadata(repo, revision=wanted["revision"])
-            admit(sum(found.parameter_count.values()))
+            admit(sum(get_safetensors_metadata(repo, revision=wanted["revision"]).parameter_count.values()))
 
 
 def _why(name: str, error: Exception) -> str:

@@ -117,8 +117,7 @@ class NativeDecoder(nn.Module):
 
     def read(self, tokens: Tensor) -> Tensor:
         """Logits (rows, new, vocab) without a cache."""
-        positions = torch.arange(tokens.shape[1]).expand_as(tokens)
-        return self.forward(tokens, positions, None, PassingStore())
+        return self.forward(tokens, torch.arange(tokens.shape[1]).expand_as(tokens), None, PassingStore())
 
     def _cells(self, store: KvStore, rows: int, new: int) -> KvCells:
         cells = store.begin_pass(rows, new)

@@ -5,7 +5,7 @@ axis.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, TypeAlias
@@ -63,14 +63,6 @@ class Runs:
     places: Tensor  # (rows + 1,) int32: 0, 1, ...
     longest: int  # bound of all lengths
     attention: VarlenAttention
-
-    @staticmethod
-    def listed(
-        starts: Sequence[int], lengths: Sequence[int], longest: int, attention: VarlenAttention, device: torch.device
-    ) -> Runs:
-        numbers = ([*starts, 0], lengths, range(len(lengths) + 1))
-        first, count, places = (torch.tensor(each, dtype=torch.int32, device=device) for each in numbers)
-        return Runs(first, count, places, longest, attention)
 
 
 # what new tokens may read: a tensor as in `masked_attention`, runs; None: causal
@@ -199,8 +191,7 @@ def _folded(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scal
     folded = query.reshape(rows, kv_heads, group * new, dim)
     if mask is not None and new > 1:
         mask = torch.cat([mask] * group, dim=-2)
-    out = F.scaled_dot_product_attention(folded, key, value, mask, scale=scale)
-    return out.reshape(rows, heads, new, dim)
+    return F.scaled_dot_product_attention(folded, key, value, mask, scale=scale).reshape(rows, heads, new, dim)
 
 
 def _is_batch(key: Tensor) -> bool:

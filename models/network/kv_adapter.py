@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from transformers import AttentionInterface, AutoModelForCausalLM, Cache, PreTrainedModel
 
+from models.catalog.checkpoint import LOCAL
 from models.errors import LoadError
 from models.network.attention import Mask, Select, masked_attention
 from models.network.kv_store import KvStore
@@ -24,13 +25,7 @@ Report = Mapping[str, Collection[object]]  # transformers' keys by problem
 
 def read_network(folder: Path, dtype: torch.dtype, device: torch.device) -> PreTrainedModel:
     loaded: tuple[PreTrainedModel, Report] = AutoModelForCausalLM.from_pretrained(  # type: ignore[assignment]
-        folder,
-        dtype=dtype,
-        attn_implementation=register(),
-        trust_remote_code=False,
-        local_files_only=True,
-        use_safetensors=True,
-        output_loading_info=True,
+        folder, dtype=dtype, attn_implementation=register(), use_safetensors=True, output_loading_info=True, **LOCAL
     )
     network, report = loaded
     if lacking := [*report["missing_keys"], *report["mismatched_keys"]]:
@@ -93,12 +88,9 @@ class ForeignNetwork(nn.Module):
     def forward(self, tokens: Tensor, positions: Tensor, mask: Mask, store: KvStore, select: Select = None) -> Tensor:
         self._select = select
         try:
+            cache = StoreCache(store, *tokens.shape)
             output = self.network(
-                input_ids=tokens,
-                position_ids=positions,
-                attention_mask=mask,
-                past_key_values=StoreCache(store, *tokens.shape),
-                use_cache=True,
+                input_ids=tokens, position_ids=positions, attention_mask=mask, past_key_values=cache, use_cache=True
             )
         finally:
             self._select = None  # direct calls

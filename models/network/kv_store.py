@@ -26,8 +26,6 @@ class KvShape:
 
 
 class KvPass(Protocol):
-    """Cells of a pass, by layer."""
-
     def write(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
         """Store K and V, each (rows, kv_heads, new, head_dim), after RoPE; returns those to attend, each (rows,
         kv_heads, columns, head_dim).
@@ -64,8 +62,7 @@ class KvCells:
 
     @cached_property
     def _read(self) -> tuple[tuple[Tensor, Tensor], ...]:
-        buffers = (buffer[:, :, :, self.read].unbind() for buffer in (self.keys, self.values))
-        return tuple(zip(*buffers, strict=True))
+        return tuple(zip(*(buffer[:, :, :, self.read].unbind() for buffer in (self.keys, self.values)), strict=True))
 
     def write(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
         self._new[0][layer].copy_(keys)

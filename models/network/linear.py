@@ -2,6 +2,7 @@
 
 import copy
 from collections import OrderedDict
+from math import inf
 from typing import Any, ClassVar, Self, cast
 
 import torch
@@ -44,8 +45,7 @@ class InferenceLinear(nn.Module):
 
     def forward(self, inputs: Tensor) -> Tensor:
         """(..., in_features) -> (..., out_features)."""
-        flat = inputs.reshape(-1, self.in_features)
-        return self._multiply(flat).reshape(*inputs.shape[:-1], self.out_features)
+        return self._multiply(inputs.reshape(-1, self.in_features)).reshape(*inputs.shape[:-1], self.out_features)
 
     def _multiply(self, inputs: Tensor) -> Tensor:
         """(rows, in_features) -> (rows, out_features), with bias."""
@@ -66,10 +66,6 @@ class PackedLinear(InferenceLinear):
     def add_to(self, residual: Tensor, inputs: Tensor) -> Tensor:
         """residual + forward(inputs), fused."""
         return cast(Tensor, torch.ops.mkldnn._linear_pointwise.binary(inputs, residual, self.packed, self.bias, "add"))
-
-
-def fits_float16(weight: Tensor) -> bool:
-    return not bool(weight.abs().max() > torch.finfo(torch.float16).max)
 
 
 class HalfLinear(InferenceLinear):
@@ -105,7 +101,8 @@ class _IntegerLinear(InferenceLinear):
     function, where kept.
     """
 
-    most_few: ClassVar[int]  # rows of the narrow kernel
+    most_few: ClassVar[int]  # rows of the narrow kernel beside wide weights
+    most_alone: ClassVar[float] = inf  # and without
 
     def __init__(self, linear: nn.Linear, *, keep_wide: bool = False) -> None:
         """`keep_wide` needs `packing.packs`."""
@@ -118,15 +115,12 @@ class _IntegerLinear(InferenceLinear):
 
     def _multiply(self, inputs: Tensor) -> Tensor:
         rounded = inputs.bfloat16()  # regardless of neighbours
-        if self._is_few(len(inputs)):
+        if len(inputs) <= (self.most_alone if self.wide is None else self.most_few):
             output = self._narrow(rounded)
         else:
             output = self._multiply_wide(rounded.to(inputs.dtype)).bfloat16()
         output = output.to(inputs.dtype)
         return output if self.bias is None else output + self.bias
-
-    def _is_few(self, rows: int) -> bool:
-        return self.wide is None or rows <= self.most_few
 
     def _pack(self, weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """For the kernel, and wide (out, in)."""
@@ -145,23 +139,19 @@ class Int8Linear(_IntegerLinear):
     scales        (out), applied to sums
     """
 
-    most_few = 3
+    most_few, most_alone = 3, MANY
 
     def _pack(self, weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         levels, scales = round_to_int8(weight)
         return levels.to(torch.int8), scales, levels
 
-    def _is_few(self, rows: int) -> bool:
-        return rows <= (self.most_few if self.wide is not None else MANY)
-
     def _narrow(self, inputs: Tensor) -> Tensor:
         return torch._weight_int8pack_mm(inputs, self.levels, self.scales)
 
     def _multiply_wide(self, inputs: Tensor) -> Tensor:
-        product = (
-            F.linear(inputs, self.levels.to(inputs.dtype)) if self.wide is None else super()._multiply_wide(inputs)
-        )
-        return product.mul_(self.scales)
+        if self.wide is None:
+            return F.linear(inputs, self.levels.to(inputs.dtype)).mul_(self.scales)
+        return super()._multiply_wide(inputs).mul_(self.scales)
 
 
 class Int4Linear(_IntegerLinear):

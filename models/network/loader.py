@@ -100,8 +100,7 @@ def _load(folder: Path, dtype: str, where: torch.device, quantization: str, kern
     loaded = read_network(folder, chosen, place)
     vocab_size = _head(loaded).out_features
     ends = _end_token_ids(loaded, vocab_size)
-    library = _choose_library(kernels, kept, chosen, where)
-    network = _choose_pass(loaded, context, kept, library)
+    network = _choose_pass(loaded, context, kept, _choose_library(kernels, kept, chosen, where))
     del loaded
     if network is None:
         network = read_network(folder, chosen, place)

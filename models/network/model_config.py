@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 from transformers import AutoConfig, PreTrainedConfig
 
+from models.catalog.checkpoint import LOCAL
 from models.errors import LoadError, translate_failures
 from models.network.kv_store import KvShape
 from models.network.packing import computes_bfloat16
@@ -17,14 +18,8 @@ log = logging.getLogger(__name__)
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
-SIZES = (
-    "num_hidden_layers",
-    "num_attention_heads",
-    "num_key_value_heads",
-    "hidden_size",
-    "vocab_size",
-    "max_position_embeddings",
-)
+COUNTS = ("num_hidden_layers", "num_attention_heads", "num_key_value_heads")
+SIZES = (*COUNTS, "hidden_size", "vocab_size", "max_position_embeddings")
 
 
 def choose_dtype(name: str, device: torch.device) -> torch.dtype:
@@ -39,13 +34,12 @@ def read_config(folder: Path) -> PreTrainedConfig:
     """The text part; raises LoadError."""
     told = f"{folder.name}: config.json is not that of a known model"
     with translate_failures(lambda why: LoadError(f"{told}: {why}. Copy that of the original model there")):
-        raw = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-        if "auto_map" in raw:
+        if "auto_map" in json.loads((folder / "config.json").read_text(encoding="utf-8")):
             raise LoadError(
                 f"{folder.name} asks to run Python code of its own ('auto_map' in config.json), which this server "
                 "never does. Choose a model whose architecture is part of the transformers library."
             )
-        config: PreTrainedConfig = AutoConfig.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
+        config: PreTrainedConfig = AutoConfig.from_pretrained(folder, **LOCAL)
         text = config.get_text_config(decoder=True)
         _require_sane(text)
     return text

@@ -113,7 +113,7 @@ def _packed(linear: nn.Linear, quantization: Quantization, keep_wide: bool, *, c
     packable = packs(linear.weight.dtype, linear.weight.device)
     even = linear.out_features % ALIGNMENT == 0 and linear.in_features % layers.GROUP == 0
     match quantization:
-        case Quantization.FLOAT16 if layers.fits_float16(linear.weight):
+        case Quantization.FLOAT16 if not linear.weight.abs().max() > torch.finfo(torch.float16).max:
             return layers.HalfLinear(linear)
         case Quantization.INT4 if even and cuda:
             return layers.CudaInt4Linear(linear)

@@ -1,10 +1,9 @@
 """SSJF's proxy, an encoder with a two-layer head on the first token; its folder is data only."""
 
-import shutil
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Self, cast
 
 import msgspec
@@ -16,7 +15,7 @@ from torch import Tensor, nn
 from transformers import AutoModel, AutoTokenizer
 from transformers.utils import logging as library_logging
 
-from models.catalog.checkpoint import require_checkpoint
+from models.catalog.checkpoint import LOCAL, require_checkpoint
 from models.errors import CatalogError, translate_failures
 from models.network.packing import pack_encoder
 from models.proxy.task import ProxyTask, Scale, lengths_of
@@ -121,14 +120,13 @@ def groups(rows: Sequence[list[int]], cells: int) -> Iterator[list[int]]:
 def load_encoder(folder: Path, max_tokens: int) -> tuple[Any, Reader]:
     """Raises CatalogError."""
     require_checkpoint(folder)
-    options: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
     library_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     before = library_logging.get_verbosity()
     library_logging.set_verbosity_error()  # type: ignore[no-untyped-call]
     try:
         with translate_failures(lambda why: CatalogError(f"the encoder in {folder} cannot be loaded: {why}")):
-            tokenizer = AutoTokenizer.from_pretrained(str(folder), **options)
-            encoder = AutoModel.from_pretrained(str(folder), use_safetensors=True, dtype=torch.float32, **options)
+            tokenizer = AutoTokenizer.from_pretrained(str(folder), **LOCAL)
+            encoder = AutoModel.from_pretrained(str(folder), use_safetensors=True, dtype=torch.float32, **LOCAL)
     finally:
         library_logging.set_verbosity(before)
     most = getattr(encoder.config, "max_position_embeddings", None) or max_tokens
@@ -168,9 +166,8 @@ class ProxyManifest:
 def save(folder: Path, proxy: Proxy, *, encoder: str, rows: int) -> None:
     """Atomic. Raises OSError."""
     folder.parent.mkdir(parents=True, exist_ok=True)
-    work = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}."))
-    try:
-        new = work / "new"
+    with TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}.", ignore_cleanup_errors=True) as work:
+        new = Path(work) / "new"
         network, reader = proxy.network, proxy.reader
         network.encoder.save_pretrained(new / ENCODER)  # type: ignore[operator]
         reader.tokenizer.save_pretrained(new / ENCODER)
@@ -179,10 +176,8 @@ def save(folder: Path, proxy: Proxy, *, encoder: str, rows: int) -> None:
         about = ProxyManifest(FORMAT, proxy.task, proxy.scale, reader.max_tokens, hidden, encoder, rows)
         (new / MANIFEST).write_bytes(msgspec.json.format(msgspec.json.encode(about)))
         if folder.exists():
-            folder.rename(work / "old")
+            folder.rename(Path(work) / "old")
         new.rename(folder)
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
 
 
 def read_manifest(folder: Path) -> ProxyManifest:

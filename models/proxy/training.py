@@ -72,17 +72,15 @@ def train(
 
 
 class _Training:
-    def __init__(
-        self, proxy: Proxy, rows: TextRows, held_out: TextRows, options: TrainingOptions, watch: Watch
-    ) -> None:
+    def __init__(self, proxy: Proxy, rows: TextRows, held: TextRows, options: TrainingOptions, watch: Watch) -> None:
         self._proxy = proxy
         self._network = proxy.network
         self._options = options
         self._watch = watch
         self._rows = proxy.reader.read(rows.texts)
-        self._held_rows = proxy.reader.read(held_out.texts)
+        self._held_rows = proxy.reader.read(held.texts)
         self._targets = targets(proxy.task, proxy.scale, rows.lengths).to(proxy.device)
-        self._held_targets = targets(proxy.task, proxy.scale, held_out.lengths).to(proxy.device)
+        self._held_targets = targets(proxy.task, proxy.scale, held.lengths).to(proxy.device)
         self._rng = np.random.default_rng(options.seed)
 
     def run(self) -> History:
@@ -99,12 +97,8 @@ class _Training:
 
     def _train_both(self, start: float) -> tuple[float, ...]:
         options, network = self._options, self._network
-        optimizer = torch.optim.AdamW(
-            [
-                {"params": list(network.encoder.parameters()), "lr": options.encoder_rate},
-                {"params": list(network.head.parameters()), "lr": options.head_rate},
-            ]
-        )
+        parts = (network.encoder, options.encoder_rate), (network.head, options.head_rate)
+        optimizer = torch.optim.AdamW([{"params": list(part.parameters()), "lr": rate} for part, rate in parts])
         total, done = options.epochs * math.ceil(len(self._rows) / options.batch), count(1)
         schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: max(0.0, 1 - step / total))
 
@@ -155,14 +149,12 @@ class _Training:
             return float(loss(self._proxy.task, self._network.head(states), self._held_targets))
 
 
-def _repeat(
-    module: nn.Module, start: float, train_epoch: Callable[[], float], epochs: int, patience: int
-) -> tuple[float, ...]:
+def _repeat(part: nn.Module, start: float, epoch: Callable[[], float], epochs: int, patience: int) -> tuple[float, ...]:
     """Until `patience`; keeps the best."""
-    losses, best = [start], copy.deepcopy(module.state_dict())
+    losses, best = [start], copy.deepcopy(part.state_dict())
     while len(losses) <= epochs and len(losses) - 1 - losses.index(min(losses)) <= patience:
-        losses.append(train_epoch())
+        losses.append(epoch())
         if losses[-1] < min(losses[:-1]):
-            best = copy.deepcopy(module.state_dict())
-    module.load_state_dict(best)
+            best = copy.deepcopy(part.state_dict())
+    part.load_state_dict(best)
     return tuple(losses[1:])

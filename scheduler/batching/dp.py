@@ -126,9 +126,7 @@ class DpBatcher(Batcher):
         if self._arranged is None:
             return -np.inf
         options = self._kit.limits.options
-        interval = options.min_interval
-        if interval is None:
-            interval = median(self._recent) if self._recent else 0.0
+        interval = median(self._recent or (0.0,)) if options.min_interval is None else options.min_interval
         if self._adaptive:
             interval = max(options.interval_factor * min(self._loads.values(), default=0.0), interval)
         return self._arranged + interval
@@ -147,13 +145,10 @@ class DpBatcher(Batcher):
             most_rows = min(most_rows, self._kit.limits.options.max_batch_size or most_rows)
         capacity, iterations = min(worker.capacity_tokens for worker in workers), self._kit.limits.options.slice_length
         fitting = (self._kit.memory.most(capacity, request.tokens + iterations) for request in ranked)
-        return partition(
-            np.array([request.tokens for request in ranked], dtype=np.int64),
-            np.array([request.needs_prefill for request in ranked]),
-            self._kit.machine.usable,
-            iterations=iterations,
-            most_rows=np.array([min(rows, most_rows) for rows in fitting], dtype=np.int64),
-        )
+        most = np.array([min(rows, most_rows) for rows in fitting], dtype=np.int64)
+        lengths = np.array([request.tokens for request in ranked], dtype=np.int64)
+        fresh = np.array([request.needs_prefill for request in ranked])
+        return partition(lengths, fresh, self._kit.machine.usable, iterations=iterations, most_rows=most)
 
     def _fits(self, plan: Plan, worker: Worker) -> bool:
         longest = max(request.tokens for request in plan.requests)

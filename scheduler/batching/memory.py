@@ -67,8 +67,7 @@ def _paged(worker: Worker) -> Callable[[int, int], int]:
 
 
 def _deepspeed_rows(capacity_tokens: int, length: int) -> int:
-    allowed = 12 if length > 1024 else 22 if length > 512 else 28
-    return min(allowed, capacity_tokens // length)
+    return min(12 if length > 1024 else 22 if length > 512 else 28, capacity_tokens // length)
 
 
 MEMORIES: Mapping[str, Memory] = {

@@ -3,7 +3,6 @@
 from collections import deque
 from collections.abc import Sequence
 
-from engine.messages import RowId
 from scheduler.batching.batcher import Batcher, BatcherFactory, BatcherParts, Pauses
 from scheduler.clock import earliest
 from scheduler.plan import Plan
@@ -65,8 +64,6 @@ class RoundRobinBatcher(Batcher):
         return plan
 
     def preempt(self, workers: Sequence[Worker], now: float) -> Pauses:
-        pauses: dict[int, Sequence[RowId]] = {}
-        for worker in workers:
-            if worker.index in self._queues:
-                pauses.update(self._queues[worker.index].preempt([worker], now))
-        return pauses
+        known = (worker for worker in workers if worker.index in self._queues)
+        asked = (self._queues[worker.index].preempt([worker], now) for worker in known)
+        return {index: rows for pauses in asked for index, rows in pauses.items()}

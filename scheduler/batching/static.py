@@ -18,8 +18,7 @@ class StaticBatcher(Batcher):
         self._asked = -inf  # time
 
     def wake_at(self, now: float) -> float | None:
-        moments = map(self._times_out_at, self.waiting)
-        return min((moment for moment in moments if moment > self._asked), default=None)
+        return min((end for end in map(self._times_out_at, self.waiting) if end > self._asked), default=None)
 
     def take(self, worker: Worker, now: float) -> Plan | None:
         self._asked = now

@@ -93,8 +93,6 @@ class WaitingBatch:
 
 
 class WmaBatcher(Batcher):
-    """A request joins the batch that wastes least, or opens one."""
-
     def __init__(self, kit: BatcherParts, *, fixed_size: bool = False) -> None:
         super().__init__(kit, RankedQueue(Arrived()))
         self._limits = kit.limits

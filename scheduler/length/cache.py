@@ -55,8 +55,7 @@ class LengthCache:
         else:
             if not self._answers:
                 self._directions = np.zeros((self._capacity, len(direction)), dtype=np.float32)
-            full = len(self._answers) == self._capacity
-            place = self._answers.popitem(last=False)[0] if full else len(self._answers)
+            place = self._answers.popitem(last=False)[0] if len(self) == self._capacity else len(self)
             self._directions[place] = direction
         self._answers[place] = prompt_length, length, scope
         self._answers.move_to_end(place)
@@ -103,8 +102,7 @@ class CachedPredictor:
         vectors = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), LEAST_NORM)
         embeddings = np.asarray(vectors, dtype=np.float32).reshape(len(queries), -1)
         self._asked.update(zip(queries, embeddings, strict=True))
-        lengths = map(_prompt_length, queries)
-        asked = zip(queries, embeddings, lengths, strict=True)
+        asked = zip(queries, embeddings, map(_prompt_length, queries), strict=True)
         found = [self.cache.find(vector, length, query.scope) for query, vector, length in asked]
         unknown = [query for query, length in zip(queries, found, strict=True) if length is None]
         predicted = iter(await self._predictor.estimate(unknown) if unknown else ())

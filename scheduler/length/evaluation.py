@@ -72,17 +72,15 @@ def grown_trees(ablation: Ablation, data: Split, growth: Growth) -> int:
     return growth.trees * len(_groups(ablation, data))
 
 
-def predict(
-    ablation: Ablation, data: Split, growth: Growth, advance: Advance | None = None
-) -> list[LengthDistribution]:
-    """Lengths of the test part, in order; `advance` is called with the number of new trees."""
+def predict(ablation: Ablation, data: Split, growth: Growth, watch: Advance | None = None) -> list[LengthDistribution]:
+    """Lengths of the test part, in order; `watch` is called with the number of new trees."""
     features = data.test.features
     if ablation is Ablation.UILO:
         return [LengthDistribution.certain(length) for length in features[:, -1].tolist()]
     predicted = [guess(data.train)] * len(data.test)  # for unseen tasks
     for learned, asked in _groups(ablation, data):
         own = data.train.where(learned)
-        forest = grow(Examples(select(own.features, ablation), own.lengths), growth, advance)
+        forest = grow(Examples(select(own.features, ablation), own.lengths), growth, watch)
         found = forest.distributions(select(features[asked], ablation))
         for place, distribution in zip(np.flatnonzero(asked).tolist(), found, strict=True):
             predicted[place] = distribution

@@ -49,8 +49,7 @@ def compress(embeddings: FloatMatrix, groups: int) -> FloatMatrix:
     if dim < groups:
         raise ValueError(f"an embedding of {dim} values cannot be cut into {groups} groups")
     edges = np.linspace(0, dim, groups + 1).round().astype(np.intp)
-    sums = np.add.reduceat(embeddings, edges[:-1], axis=1)
-    return np.asarray(sums / np.sqrt(np.diff(edges)), dtype=np.float32)
+    return np.asarray(np.add.reduceat(embeddings, edges[:-1], axis=1) / np.sqrt(np.diff(edges)), dtype=np.float32)
 
 
 def assemble(instructions: FloatMatrix, inputs: FloatMatrix, user_input_lengths: NDArray[np.float32]) -> FloatMatrix:
@@ -77,8 +76,7 @@ OPENING = 8  # first tokens, which name the task
 class TokenFeatures:
     """(2 groups + 1,): mean of all tokens, of the opening, number of tokens."""
 
-    table: FloatMatrix
-    """(vocabulary, groups)"""
+    table: FloatMatrix  # (vocabulary, groups)
     digest: float  # 24 bits of the table, one more feature in the journal
 
     @property

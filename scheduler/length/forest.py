@@ -68,8 +68,7 @@ class Forest:
         self.examples = examples
         self.features = int(regressor.n_features_in_)
         trees: list[Tree] = [grown.tree_ for grown in regressor.estimators_]
-        ends = np.cumsum([tree.node_count for tree in trees])
-        self._roots = np.concatenate(([0], ends[:-1]))
+        self._roots = np.cumsum([0, *(tree.node_count for tree in trees[:-1])])
         self._depth = max(tree.max_depth for tree in trees)
         self._feature = np.maximum(np.concatenate([tree.feature for tree in trees]), 0)
         self._threshold = np.concatenate([tree.threshold for tree in trees])

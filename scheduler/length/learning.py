@@ -146,11 +146,9 @@ class ServedRow:
 
 def served_rows(entries: Iterable[RequestEntry]) -> list[ServedRow]:
     return [
-        ServedRow(
-            entry.features, entry.predicted, entry.generated, entry.outcome in CUT and not entry.replayed, entry.scope
-        )
-        for entry in entries
-        if entry.outcome in ANSWERED and entry.features and entry.predicted is not None and entry.generated
+        ServedRow(one.features, one.predicted, one.generated, one.outcome in CUT and not one.replayed, one.scope)
+        for one in entries
+        if one.outcome in ANSWERED and one.features and one.predicted is not None and one.generated
     ]
 
 

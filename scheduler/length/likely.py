@@ -37,6 +37,5 @@ def can_be_judged(request: Request, reason: FinishReason) -> bool:
 
 
 def is_inside(request: Request) -> bool | None:
-    """Whether a length is in its predicted 90 % interval."""
     told = length_interval(request)
     return None if told is None else round(told[0]) <= request.generated <= round(told[-1])

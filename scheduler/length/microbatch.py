@@ -141,7 +141,6 @@ class MicroBatcher:
             self._paused_until = asyncio.get_running_loop().time() + min(LONGEST_PAUSE, 2.0**doublings)
 
     def _conclude(self, query: LengthQuery, estimate: Estimate | None, late: Answer | None) -> Prediction:
-        """An estimate's prediction, or else the usual length, or else max_tokens."""
         if estimate is not None and (prediction := prediction_of(query, estimate)) is not None:
             return prediction
         features = () if estimate is None else estimate.features

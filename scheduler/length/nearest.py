@@ -30,9 +30,7 @@ class NearestPrompts:
         words = np.concatenate(prompts.bags).astype(np.intp)
         own = np.repeat(np.arange(len(lengths)), [len(bag) for bag in prompts.bags])
         logs = np.log(np.maximum(lengths, 1.0)).astype(np.float64)
-        counts, sums, squares = (
-            np.bincount(words, values, 2 * BUCKETS) for values in (None, logs[own], logs[own] ** 2)
-        )
+        counts, sums, squares = (np.bincount(words, each, 2 * BUCKETS) for each in (None, logs[own], logs[own] ** 2))
         usual = logs.var() + 1e-6
         spread = squares - sums**2 / np.maximum(counts, 1)  # of each word's answers, shrunk by one average answer
         weights = np.maximum(usual * np.maximum(counts, 1) / (np.maximum(spread, 0) + usual) - 1, 0)

@@ -184,8 +184,7 @@ class OnlineForest:
     def _answers(self, rows: Sequence[ServedRow]) -> Answers:
         lengths = np.array([row.generated for row in rows], dtype=np.float32)
         cut = np.array([row.cut for row in rows])
-        prompts = Prompts.of([row.features for row in rows], self._features.width)
-        return Answers(prompts, completed(lengths, cut), cut)
+        return Answers(Prompts.of([row.features for row in rows], self._features.width), completed(lengths, cut), cut)
 
     def _with_outliving(self, rows: Sequence[ServedRow]) -> Sequence[ServedRow]:
         """With those running beyond the median among few answers, whose short ones end first."""

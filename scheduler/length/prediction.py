@@ -103,9 +103,7 @@ class LengthDistribution:
         """E[G | G > generated] - generated, in tokens; None beyond the longest known answer."""
         lengths, mass, expected = self._tails
         first = bisect.bisect_right(lengths, generated)
-        if first == len(lengths):
-            return None
-        return expected[first] / mass[first] - generated
+        return None if first == len(lengths) else expected[first] / mass[first] - generated
 
     def remaining_quantiles(self, generated: float, shares: Sequence[float]) -> list[float]:
         """Of G - generated given G > generated; empty beyond the longest known answer."""

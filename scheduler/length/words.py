@@ -91,5 +91,4 @@ def log_sizes(prompts: Prompts) -> NDArray[np.float64]:
 
 def _shares(bag: Bag) -> NDArray[np.float64]:
     opening = bag >= BUCKETS
-    counts = np.bincount(opening, minlength=2)
-    return np.asarray(1 / np.sqrt(counts[opening.astype(np.intp)]), dtype=np.float64)
+    return np.asarray(1 / np.sqrt(np.bincount(opening, minlength=2)[opening.astype(np.intp)]), dtype=np.float64)

@@ -41,8 +41,7 @@ class Kind:
         for level in range(_level(turns) if self.went_on[0] else LEVELS, LEVELS):
             on = self.went_on[level] + UNSEEN * TURNS[level] / 4
             stays = on / (on + self.ended[level] + UNSEEN)
-            within = max(1, TURNS[level + 1] - max(turns, TURNS[level]))
-            all_stay = stays**within
+            all_stay = stays ** max(1, TURNS[level + 1] - max(turns, TURNS[level]))
             left += alive * stays * (1 - all_stay) / (1 - stays)
             alive *= all_stay
         return left
@@ -99,7 +98,6 @@ class Program:
 
     @property
     def rest(self) -> float:
-        """Work expected after the present turn."""
         mean = (OWN * self.kind.work + self.service) / (OWN + max(0, self.turns - 1))
         return mean * self.kind.turns_left(self.turns) + (0.0 if self.parent is None else self.parent.rest)
 

@@ -18,8 +18,6 @@ MOST_MARKS = 65536  # of all keys; the key with the most loses its oldest
 
 @dataclass(frozen=True, slots=True)
 class Signs:
-    """A call's, by which its program is found."""
-
     kind: str = ""
     chain: Sequence[bytes] = ()  # digest of the messages up to each
     names: Sequence[str] = ()  # of the run, by what programs send

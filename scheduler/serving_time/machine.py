@@ -151,8 +151,7 @@ class StepLearning:
 
     def receive(self, report: StepReport, now: float) -> None:
         """`now` in seconds of the clock."""
-        reader = self._readers.setdefault(report.executor, StepTimings())
-        self.learner.rows += reader.read(report, self.machine.model)
+        self.learner.rows += self._readers.setdefault(report.executor, StepTimings()).read(report, self.machine.model)
         self._now = now
         self.learner.learn_at_intervals(now, EAGER_INTERVAL if self.machine.model is self._first else INTERVAL)
 
@@ -219,10 +218,8 @@ class StepLearning:
         return min(MOST, max(1 / MOST, factor)) if max(factor, 1 / factor) > CHANGE else 1.0
 
     def _medians(self, phase: Phase) -> tuple[Timing, ...]:
-        columns = (
-            zip(*map(astuple, cell), strict=True) for (own, *_), cell in sorted(self._cells.items()) if own == phase
-        )
-        medians = (map(median, one) for one in columns)
+        cells = (cell for (own, *_), cell in sorted(self._cells.items()) if own == phase)
+        medians = (map(median, zip(*map(astuple, cell), strict=True)) for cell in cells)
         return tuple(Timing(round(rows), round(length), seconds) for rows, length, seconds in medians)
 
 

@@ -63,7 +63,6 @@ class Nearest(ServingTime):
         self._regression: tuple[KDTree, FloatArray] | None = None  # log features -> log ratio to the profile
 
     def fitted(self, batches: Sequence[SliceTiming]) -> Nearest:
-        """A new estimator beside the same profile."""
         pupil = Nearest(self._profile, neighbours=self._neighbours)
         pupil.fit(batches)
         return pupil
@@ -129,7 +128,6 @@ class _Fold:
     latest: Sequence[SliceTiming] = ()
 
     def add(self, served: Sequence[SliceTiming], estimator: Nearest) -> int:
-        """Returns the number of surprises."""
         found = surprises(served, estimator)
         self.surprises = [*self.surprises, *found][-MOST_BATCHES // FOLDS :]
         self.latest = [*self.latest, *served][-max(LEAST_CHECKED, len(served)) :]

@@ -43,10 +43,7 @@ SSJF = _paper(Bilinear(p4=0.12, d4=0.02), ROWS * LENGTH)
 # SmolLM2-135M in bfloat16 on two AVX-512 cores of an AMD EPYC, this engine: 1, 8, 32 and 64 rows of 128 tokens took
 # 41.5, 52, 77 and 101 ms
 CPU_SMOLLM2_135M = Machine(
-    cost=Bilinear(p1=9e-4, p4=0.02, d1=1.15e-6, d2=8e-4, d4=0.0405),
-    capacity_tokens=32 * LENGTH,
-    max_num_seqs=32,
-    context_length=LENGTH,
+    Bilinear(p1=9e-4, p4=0.02, d1=1.15e-6, d2=8e-4, d4=0.0405), 32 * LENGTH, max_num_seqs=32, context_length=LENGTH
 )
 
 WEIGHTS = 8.03e9  # Llama 3 8B
@@ -59,17 +56,10 @@ def _llama3_8b(bandwidth: float, operations: float, link: float) -> Machine:
     half of the operations/s to prefill, 0.7 for 256 rows, spread evenly; KV cache in 0.9 of the memory.
     """
     weights, token, read = 2 * WEIGHTS, 2 * WEIGHTS / operations, 0.85 * bandwidth
-    beyond = max(0.0, token / 0.7 - weights / read / ROWS)
+    step, square = weights / read, 2 * 2 * 32 * 4096 / operations
+    beyond = max(0.0, token / 0.7 - step / ROWS)
     return Machine(
-        cost=Bilinear(
-            p1=2 * token,
-            p4=weights / read,
-            p5=2 * 2 * 32 * 4096 / operations,
-            d1=CELL / read,
-            d2=beyond,
-            d4=weights / read,
-            c1=2 * CELL / link,
-        ),
+        Bilinear(p1=2 * token, p4=step, p5=square, d1=CELL / read, d2=beyond, d4=step, c1=2 * CELL / link),
         capacity_tokens=int((0.9 * 80e9 - weights) / CELL),
         max_num_seqs=ROWS,
         context_length=8192,

@@ -19,7 +19,6 @@ def run_arrival(request: Request) -> float:
 
 
 def work_to_end(request: Request) -> float:
-    """Of the program, with the turns expected."""
     return work_left(request) + (0.0 if request.program is None else request.program.rest)
 
 

@@ -51,8 +51,7 @@ def find_level(request: Request, prices: Prices) -> int:
     """Skip-join MLFQ (FastServe): 2^i work at level i, FCFS within; 0, a token's work, is highest. A prompt joins at
     ceil(log2 p); only deadlines promote.
     """
-    prompt = prices.entry + prices.prompt * request.input_length
-    joins = ceil(log2(max(1.0, prompt)))
+    joins = ceil(log2(max(1.0, prices.entry + prices.prompt * request.input_length)))
     attained = prices.attained(request) if request.generated else 0.0
     return max(joins, floor(log2(attained + 2**joins)))
 

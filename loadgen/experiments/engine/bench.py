@@ -35,8 +35,6 @@ Shape = tuple[int, int]  # tokens of prompt and output
 
 @dataclass(frozen=True, slots=True)
 class BenchTurn:
-    """One run over some rows."""
-
     seconds: float  # from the first prompt to the last token
     steps: tuple[float, ...]  # from token to token while no prompt was read
     lengths: tuple[int, ...]  # tokens generated and kept, by row
@@ -53,8 +51,6 @@ def draw_rows(rng: random.Random, vocab: int, shapes: Iterable[Shape]) -> list[R
 
 @dataclass(slots=True)
 class Lengthwise:
-    """This engine in this thread, with a slot a row."""
-
     subject: Subject
     clock: Clock = time.perf_counter
     _lifecycle: Lifecycle[Row] | None = None  # made for the first run's rows
@@ -184,13 +180,9 @@ def _cells(one: Json, least: float) -> tuple[str, ...]:
     rates, ratio = one["rates"], one["ratio_to_generate"]
     if not rates:
         return ("cannot run here", *"---")
-    step = statistics.median(one["steps"])
-    return (
-        f"{statistics.median(rates):.1f} ({min(rates):.1f}-{max(rates):.1f})",
-        "-" if ratio is None else f"{ratio:.2f}",
-        f"{step * 1000:.1f}",
-        f"{step / least:.2f}",
-    )
+    rate = f"{statistics.median(rates):.1f} ({min(rates):.1f}-{max(rates):.1f})"
+    step, beside = statistics.median(one["steps"]), "-" if ratio is None else f"{ratio:.2f}"
+    return rate, beside, f"{step * 1000:.1f}", f"{step / least:.2f}"
 
 
 def find_troubles(found: Json) -> dict[str, str]:
@@ -229,10 +221,9 @@ def run_bench(asked: EngineBench) -> Json:
             draw = partial(_draw, asked.seed, subject.vocab, [(asked.input_len, asked.output_len)] * rows)
             found = contest(engines, draw, asked.rounds, bars.advance)
             base = found[THEIRS]
+            ratios = {name: one.rate / base.rate if one.rates and base.rates else None for name, one in found.items()}
             standings = [
-                {"name": called, **asdict(one)}
-                | {"ratio_to_generate": one.rate / base.rate if one.rates and base.rates else None}
-                for called, one in found.items()
+                {"name": name, **asdict(one), "ratio_to_generate": ratios[name]} for name, one in found.items()
             ]
             step = floor.step(rows, asked.input_len, asked.output_len)
             parts.append({"rows": rows, "floor_step": step, "standings": standings})
@@ -241,5 +232,4 @@ def run_bench(asked: EngineBench) -> Json:
 
 
 def _draw(seed: int, vocab: int, shapes: list[Shape], number: int) -> list[RowSpec]:
-    """Tokens differ between rounds."""
     return draw_rows(random.Random(f"{seed} {number}"), vocab, shapes)

@@ -64,13 +64,10 @@ SPARE = 64  # columns by which a measured batch may grow
 
 
 class GpuParts:
-    """The parts with one network."""
-
     def __init__(self, config: LlamaConfig, dtype: torch.dtype, device: torch.device) -> None:
         self.device, self.subject = device, setup.random_subject(config, dtype, device)
         self.model = self.subject.model
-        flash = has_flash(dtype, self.model.kv.head_dim, device)
-        self.varlen = flash_attention if flash else gather_attention
+        self.varlen = flash_attention if has_flash(dtype, self.model.kv.head_dim, device) else gather_attention
 
     def parity(self) -> Json:
         """How many rows that join and leave around each other have their solo tokens."""
@@ -125,7 +122,6 @@ class GpuParts:
         return {"new_ms": [1e3 * each for each in new], "again_ms": 1e3 * again, "tokens_s": tokens / again}
 
     def copies(self, length: int) -> Json:
-        """Milliseconds for a row of `length` tokens to leave the batch and return."""
         batch, times = self._fill([length, length], None), []
         for _ in range(3):
             row, begin = batch.rows[-1], read_clock(self.device)
@@ -136,7 +132,6 @@ class GpuParts:
         return {"out_ms": [out for out, _ in times], "in_ms": [back for _, back in times]}
 
     def generate(self, rows: int) -> Json:
-        """Tokens/s, prefill included, beside transformers' `generate`."""
         plain = partial(generate, self.subject.load_plain())
         engines: dict[str, Run] = {OURS: Lengthwise(self.subject).run, THEIRS: plain}
         ours, theirs = contest(engines, partial(self._draw, [(64, 32)] * rows), 1).values()
@@ -167,7 +162,6 @@ class GpuParts:
         return batch
 
     def _time(self, work: Callable[[], object], repeats: int = 9, warm: int = 2) -> float:
-        """Median seconds on the device."""
         seconds = []
         for _ in range(warm + repeats):
             begin = read_clock(self.device)

@@ -42,7 +42,6 @@ PARTS = {
 
 @contextmanager
 def timing(spent: dict[str, float]) -> Iterator[None]:
-    """Adds each part's CPU seconds."""
     with ExitStack() as stack:
         for name, (owner, attribute) in PARTS.items():
             stack.enter_context(mock.patch.object(owner, attribute, _timed(getattr(owner, attribute), name, spent)))

@@ -45,29 +45,21 @@ REPEATS = 7
 
 @dataclass(frozen=True, slots=True)
 class Floor:
-    """Bounds of a decode step on this machine."""
-
     bandwidth: float  # bytes/s
     weight_bytes: int  # read in each step
     kv_bytes_per_token: int
 
     def step(self, rows: int, input_len: int, output_len: int) -> float:
         """Seconds, halfway through the outputs."""
-        live = rows * (input_len + output_len / 2)
-        return (self.weight_bytes + live * self.kv_bytes_per_token) / self.bandwidth
+        return (self.weight_bytes + rows * (input_len + output_len / 2) * self.kv_bytes_per_token) / self.bandwidth
 
 
 def weight_bytes(network: torch.nn.Module) -> int:
     """All weights that a step reads once: an untied embedding table is not."""
-    weights = {
-        id(weight): weight.nbytes
-        for module in network.modules()
-        if not isinstance(module, torch.nn.Embedding)
-        for weight in module.parameters(recurse=False)
-    }
-    kinds = (InferenceLinear, NativeDecoder)
-    kept = sum(layer.weight_bytes for layer in network.modules() if isinstance(layer, kinds))
-    return kept + sum(weights.values())
+    plain = (module for module in network.modules() if not isinstance(module, torch.nn.Embedding))
+    weights = {id(weight): weight.nbytes for module in plain for weight in module.parameters(recurse=False)}
+    kept = (layer for layer in network.modules() if isinstance(layer, InferenceLinear | NativeDecoder))
+    return sum(weights.values()) + sum(layer.weight_bytes for layer in kept)
 
 
 def measure_bandwidth(device: torch.device, clock: Clock = time.perf_counter, size: int | None = None) -> float:
@@ -120,7 +112,6 @@ class Subject:
         return self.dtype if kept is Quantization.NONE else f"{self.dtype}, weights in {kept}"
 
     def lifecycle(self, slots: int, columns: int) -> Lifecycle[Row]:
-        """An empty device for `slots` rows of `columns` tokens, with headroom."""
         arena = KvArena(self.model.kv, slots * (columns + HEADROOM + 1), max_rows=slots)
         batch = RunningBatch(self.model, arena, graphs=graphs_for(self.model, arena))
         return Lifecycle(TorchDevice(self.model, self.text, batch, max_prefill_tokens=CHUNK_TOKENS))
@@ -134,7 +125,6 @@ def load_subject(asked: EngineBench) -> Subject:
 
 
 def load_beside(subject: Subject, quantization: str) -> Subject:
-    """With other weights; raises LoadError."""
     kept = load(subject.model.folder, dtype=subject.dtype, device=str(subject.model.device), quantization=quantization)
     return replace(subject, model=kept)
 
@@ -163,14 +153,8 @@ def llama_1b(layers: int) -> LlamaConfig:
 
 
 def _make_llama(layers: int, **sizes: Any) -> LlamaConfig:
-    return LlamaConfig(
-        vocab_size=128256,
-        num_hidden_layers=layers,
-        num_attention_heads=32,
-        num_key_value_heads=8,
-        max_position_embeddings=32768,
-        **sizes,
-    )
+    sizes |= {"num_attention_heads": 32, "num_key_value_heads": 8}
+    return LlamaConfig(vocab_size=128256, num_hidden_layers=layers, max_position_embeddings=32768, **sizes)
 
 
 def tiny(layers: int) -> LlamaConfig:
@@ -207,7 +191,6 @@ def make_tokenizer(vocabulary: int) -> PreTrainedTokenizerFast:
 
 
 def random_subject(config: LlamaConfig, dtype: torch.dtype, device: torch.device) -> Subject:
-    """On this project's own pass."""
     network, context = make_network(config, dtype, device), config.max_position_embeddings
     decoder = Decoder(network, read_spec(network), context)
     if device.type == "cuda":

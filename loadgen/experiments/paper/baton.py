@@ -29,8 +29,6 @@ Range = tuple[int, int]  # tokens; a word of the text counts as one (5.1)
 
 @dataclass(frozen=True, slots=True)
 class BatonTarget:
-    """One table, as in published.toml."""
-
     number: int
     device: str
     token: float
@@ -46,7 +44,6 @@ TARGET_1, TARGET_2 = msgspec.convert(PUBLISHED["baton"], tuple[BatonTarget, Bato
 
 
 def draw_lengths(target: BatonTarget, count: int, seed: int) -> list[tuple[int, int]]:
-    """Uniform in their ranges, shuffled."""
     rng = random.Random(seed)
     lengths = [(rng.randint(*ins), rng.randint(*outs)) for ins, outs in islice(cycle(target.mix), count)]
     rng.shuffle(lengths)
@@ -54,7 +51,6 @@ def draw_lengths(target: BatonTarget, count: int, seed: int) -> list[tuple[int, 
 
 
 def table(stage: TrialStage, target: BatonTarget) -> Experiment:
-    """All methods at each batch size."""
     count = max(1, round(target.queries * stage.setting.scale))
     points = [_point(target, count, size, stage.setting.seed) for size, _ in target.table]
     setting = (
@@ -71,7 +67,7 @@ def _point(target: BatonTarget, count: int, size: int, seed: int) -> TrialPoint:
     factor = 2 if size == target.doubled else 1
     lengths = tuple(RequestLengths(0.0, factor * ins, factor * outs) for ins, outs in draw_lengths(target, count, seed))
     longest = max(one.input_length + one.output_length for one in lengths)
-    cost = Bilinear(p1=target.token, p2=0.0, p3=0.0, p4=PASS, d1=CELL, d2=0.0, d3=0.0, d4=PASS)
+    cost = Bilinear(p1=target.token, p4=PASS, d1=CELL, d4=PASS)
     machine = Machine(cost, ROOM * longest * size, size, context_length=longest, max_prefill_tokens=8192)
     load, bounds = PaperLoad(float("inf"), count), limits(max_batch_size=size)
     return TrialPoint(f"{size} rows", machine, load, bounds, size, pool=Pool(lengths, SOURCE))
@@ -96,7 +92,6 @@ def table_rows(runs: PaperRuns, target: BatonTarget, whole: bool = True) -> list
     return rows
 
 
-PAPER = Paper(
-    {"table-1": partial(table, target=TARGET_1), "table-2": partial(table, target=TARGET_2)},
-    lambda seed, scale: Pool((), SOURCE),
-)
+TABLES = {f"table-{one.number}": partial(table, target=one) for one in (TARGET_1, TARGET_2)}
+
+PAPER = Paper(TABLES, lambda seed, scale: Pool((), SOURCE))

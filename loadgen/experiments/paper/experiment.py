@@ -6,7 +6,7 @@ from itertools import product
 from typing import Self
 
 from loadgen.experiments.paper.load import LONGEST, Pool
-from loadgen.experiments.paper.row import PaperRuns, ReportRow, round_figure
+from loadgen.experiments.paper.row import PaperRuns, ReportRow, round_figures
 from loadgen.experiments.paper.trial import Figures, TrialLine, TrialPoint, TrialStage
 from loadgen.result_file import Json
 from loadgen.simulate.prediction import SimulatedPrediction
@@ -57,23 +57,14 @@ class Experiment:
 
     @property
     def document(self) -> Json:
-        return {
-            "title": self.title,
-            "setting": self.setting,
-            "warning": self.warning,
-            "runs": [
-                {"strategy": line.strategy, "point": line.point.label}
-                | {name: round_figure(value) for name, value in line.figures.items()}
-                for line in self.lines
-            ],
-            "rows": [row.document for row in self.rows],
-        }
+        lines = ((line.strategy, line.point.label, round_figures(line.figures)) for line in self.lines)
+        runs = [{"strategy": name, "point": point} | figures for name, point, figures in lines]
+        rows = [row.document for row in self.rows]
+        return {"title": self.title, "setting": self.setting, "warning": self.warning, "runs": runs, "rows": rows}
 
 
 @dataclass(frozen=True, slots=True)
 class Paper:
-    """A paper's experiments and default requests."""
-
     experiments: Mapping[str, Callable[[TrialStage], Experiment]]
     pool: Callable[[int, float], Pool]  # (seed, prompt scale) -> lengths
     longest: int = LONGEST  # tokens of an answer

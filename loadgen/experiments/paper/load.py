@@ -66,8 +66,7 @@ class PaperLoad:
         return times
 
     def _draw(self) -> NDArray[np.float64]:
-        rng = np.random.default_rng(self.seed)
-        times = arrival_times(self.rate, self.burstiness, self.count, rng)
+        times = arrival_times(self.rate, self.burstiness, self.count, np.random.default_rng(self.seed))
         return np.cumsum(np.sort(np.diff(times, prepend=0.0))) if self.sorted_gaps else times
 
 

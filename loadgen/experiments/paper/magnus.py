@@ -135,12 +135,8 @@ COMMENTED = "commented code"  # instructions that ask for commented code; the re
 def main(stage: TrialStage) -> Experiment:
     """Figures 10 and 11."""
     new, _, _, low, high, where = next(one for one in PUBLISHED["magnus-main"] if one[1] == "vsq")
-    skipped = ReportRow.skip(
-        f"{new} over vsq: throughput",
-        "4-bit weights need a real engine: lengthwise compare --strategies magnus,vsq",
-        span(low, high, PERCENT),
-        where,
-    )
+    why = "4-bit weights need a real engine: lengthwise compare --strategies magnus,vsq"
+    skipped = ReportRow.skip(f"{new} over vsq: throughput", why, span(low, high, PERCENT), where)
     return _plan(stage, "Figs. 10 and 11", ("vs", "ccb", "ccb-padded", "magnus"), main_rows, [skipped])
 
 
@@ -172,7 +168,6 @@ def _plan(
 
 
 def main_rows(runs: PaperRuns) -> list[ReportRow]:
-    """IV-B: magnus against its baselines."""
     fewer, ccb, throughput = (runs.read(name, "throughput") for name in ("vs", "ccb", "magnus"))
     between = all(fewer[point] < ccb[point] < best for point, best in throughput.items())
     return [
@@ -185,14 +180,10 @@ def main_rows(runs: PaperRuns) -> list[ReportRow]:
 
 
 def ablation_rows(runs: PaperRuns) -> list[ReportRow]:
-    """IV-C: each step of the ablation."""
     valid, *others = runs.gain_rows(PUBLISHED["magnus-ablation"])
-    return [
-        valid,
-        _claim_same(runs, "glp", "vs", "glp has almost the total tokens of vs", "total_tokens", 10, "IV-C, Fig. 12"),
-        *others,
-        _claim_same(runs, "magnus", "abp", "magnus has the throughput of abp", "throughput", 5, "IV-C, Fig. 13a"),
-    ]
+    glp = _claim_same(runs, "glp", "vs", "glp has almost the total tokens of vs", "total_tokens", 10, "IV-C, Fig. 12")
+    abp = _claim_same(runs, "magnus", "abp", "magnus has the throughput of abp", "throughput", 5, "IV-C, Fig. 13a")
+    return [valid, glp, *others, abp]
 
 
 def _claim_same(runs: PaperRuns, new: str, old: str, what: str, figure: str, within: float, where: str) -> ReportRow:

@@ -34,7 +34,7 @@ class ReportRow:
         published = span(low, high, unit)
         if not measured:
             return cls.skip(what, "the other strategy has none of it", published, where)
-        rounded = {name: round_figure(value) for name, value in measured.items()}
+        rounded = round_figures(measured)
         document: Json = {"what": what, "measured": rounded, "published": [low, high], "unit": unit, "where": where}
         return cls(what, span(min(measured.values()), max(measured.values()), unit), published, where, document)
 
@@ -46,15 +46,12 @@ class ReportRow:
 
     @classmethod
     def rise(cls, what: str, values: Mapping[str, float], where: str, digits: int = 1, *, falls: bool = False) -> Self:
-        sign = -1 if falls else 1
-        return cls.claim(what, rises([sign * one for one in values.values()]), values, where, digits)
+        return cls.claim(what, rises([-one if falls else one for one in values.values()]), values, where, digits)
 
     @classmethod
     def find(cls, what: str, measured: Mapping[str, float], unit: str) -> Self:
-        """A finding of our own, by point."""
-        rounded = {name: round_figure(value) for name, value in measured.items()}
         shown = span(min(measured.values()), max(measured.values()), unit)
-        return cls(what, shown, "", "", {"what": what, "measured": rounded, "unit": unit})
+        return cls(what, shown, "", "", {"what": what, "measured": round_figures(measured), "unit": unit})
 
     @classmethod
     def skip(cls, what: str, why: str, published: str = "", where: str = "") -> Self:
@@ -83,7 +80,6 @@ class PaperRuns:
         return {line.point.label: line.figures[figure] for line in self.lines if line.strategy == strategy}
 
     def compare(self, new: str, old: str, figure: str) -> dict[str, float]:
-        """One strategy over another, by point."""
         theirs = self.read(old, figure)
         return {point: own / theirs[point] for point, own in self.read(new, figure).items() if theirs[point] > 0}
 
@@ -105,7 +101,6 @@ class PaperRuns:
         ]
 
     def found_gains(self, new: str, old: str, figures: Sequence[str]) -> list[ReportRow]:
-        """Gains that the text does not mention."""
         return [ReportRow.find(_title(new, old, figure), self.gain(new, old, figure), PERCENT) for figure in figures]
 
 
@@ -119,6 +114,10 @@ def rises(values: Sequence[float]) -> bool:
 
 def round_figure(value: float) -> float:
     return float(f"{value:.{DIGITS}g}")
+
+
+def round_figures(values: Mapping[str, float]) -> dict[str, float]:
+    return {name: round_figure(value) for name, value in values.items()}
 
 
 def span(low: float, high: float, unit: str) -> str:

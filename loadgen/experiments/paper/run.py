@@ -85,9 +85,8 @@ def _estimate(asked: Experiments, chosen: Sequence[str]) -> float:
 
 
 def _write_result(asked: Experiments, stage: TrialStage, done: Mapping[str, Experiment], interrupted: bool) -> bytes:
-    names = ("paper", "scale", "seed", "duration", "input_scale", "rates")
     document = {
-        **{name: getattr(asked, name) for name in names},
+        **{name: getattr(asked, name) for name in ("paper", "scale", "seed", "duration", "input_scale", "rates")},
         "requests": stage.pool.source,
         "prediction_sigma": stage.prediction.sigma,
         "experiments": {name: one.document for name, one in done.items()},
@@ -128,7 +127,6 @@ def _tabulate_rows(one: Experiment) -> TextTable:
 
 
 def make_page(title: str, seeds: Sequence[Mapping[str, Experiment]]) -> str:
-    """The experiments with different seeds."""
     experiments = [[done[name] for done in seeds if name in done] for name in seeds[0]]
     plots = [plot for same in experiments for rows in _by_name(same).values() for plot in _draw(same, rows)]
     line = "Measured: the mean over the seeds, in a band from the lowest to the highest. Published: what the text says."
@@ -145,8 +143,7 @@ def _draw(same: Sequence[Experiment], rows: Sequence[ReportRow]) -> Iterator[Plo
     labels = [[point.label for point in one.points] for one in same]  # a rate may depend on the seed
     found: list[tuple[float, list[float]]] = []
     for place, label in enumerate(labels[0]):
-        measured = [row.document.get("measured") for row in rows]
-        pairs = zip(measured, labels, strict=False)
+        pairs = zip((row.document.get("measured") for row in rows), labels, strict=False)
         values = [one[names[place]] for one, names in pairs if isinstance(one, dict) and names[place] in one]
         if values and (number := re.search(r"\d+(\.\d+)?", label)):
             found.append((float(number[0]), values))
@@ -154,13 +151,11 @@ def _draw(same: Sequence[Experiment], rows: Sequence[ReportRow]) -> Iterator[Plo
     if len(found) < 2 or not isinstance(published, list):
         return
     low, high = published
+    said = "published", (low + high) / 2, low, high
     lines = [
         {"name": name, "x": x, "y": middle, "low": least, "high": most}
         for x, one in found
-        for name, middle, least, most in (
-            ("measured", fmean(one), min(one), max(one)),
-            ("published", (low + high) / 2, low, high),
-        )
+        for name, middle, least, most in (("measured", fmean(one), min(one), max(one)), said)
     ]
     axis = re.sub(r"[\d.]+", "", labels[0][0], count=1).strip()
     names = ("measured", "published")

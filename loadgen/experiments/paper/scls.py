@@ -26,8 +26,6 @@ SHOWN = (
 
 @dataclass(frozen=True, slots=True)
 class PaperEngine:
-    """An inference engine of the paper."""
-
     key: str
     title: str
     machine: Machine
@@ -41,31 +39,24 @@ HF = PaperEngine("hf", "transformers", A100_LLAMA2_13B_HF, 16, 6.0, ("sls",))
 DS = PaperEngine("ds", "DeepSpeed", A100_LLAMA2_13B_DS, 12, 3.0, ("sls", "ils", "ils-padded"), memory="deepspeed")
 
 
-def make_point(
-    stage: TrialStage, backend: PaperEngine, label: str, rate: float = RATE, slices: int = SLICE
-) -> TrialPoint:
+def make_point(stage: TrialStage, backend: PaperEngine, at: str, rate: float = RATE, slices: int = SLICE) -> TrialPoint:
     """A rate for the whole machine, on the paper's executors or a share with its share of the load."""
     machine = shrink(backend.machine, stage.setting.scale)
     load = stage.load(rate * machine.workers / backend.machine.workers)
     bounds = limits(slice_length=slices, max_batch_size=backend.fixed, min_interval=backend.interval, recompute=True)
-    return TrialPoint(label, machine, load, bounds, slices, slice_memory=backend.memory)
+    return TrialPoint(at, machine, load, bounds, slices, slice_memory=backend.memory)
 
 
 def _plan(
-    stage: TrialStage,
-    backend: PaperEngine,
-    figures: str,
-    points: Sequence[TrialPoint],
-    names: Sequence[str],
-    rows: Rows,
+    stage: TrialStage, backend: PaperEngine, label: str, points: Sequence[TrialPoint], names: Sequence[str], rows: Rows
 ) -> Experiment:
     setting = (
         f"{shrink(backend.machine, stage.setting.scale).workers} × LLaMA2-13B with {backend.title} on an A100 80 GB, "
         f"{stage.seconds:g} s of Poisson arrivals; rates are for {backend.machine.workers} workers; "
         f"Γ {backend.interval:g} s, λ 0.5, slices of {SLICE} unless said; K and V are read anew each slice"
     )
-    title, alone = f"SCLS on {backend.title}: {figures}", len(names) == 1
-    return Experiment(title, setting, SHOWN, points, names, rows, sweeping=alone)
+    title = f"SCLS on {backend.title}: {label}"
+    return Experiment(title, setting, SHOWN, points, names, rows, sweeping=len(names) == 1)
 
 
 def main(stage: TrialStage, backend: PaperEngine) -> Experiment:
@@ -98,7 +89,6 @@ def workers(stage: TrialStage, backend: PaperEngine) -> Experiment:
 
 
 def main_rows(runs: PaperRuns, backend: str) -> list[ReportRow]:
-    """5.2: scls against its baselines, at every point."""
     few = runs.read("scls", "few_slices").values()
     told, early = f"{min(few):.1f} to {max(few):.1f} %", runs.read("scls", "early_returns")
     majority = "the vast majority of requests needs at most three slices"
@@ -127,7 +117,6 @@ def _claim_balance(runs: PaperRuns) -> ReportRow:
 
 
 def ablation_rows(runs: PaperRuns) -> list[ReportRow]:
-    """5.4: each step of the ablation."""
 
     def values(figure: str, *names: str) -> dict[str, float]:
         return {line.strategy: line.figures[figure] for line in runs.lines if line.strategy in names}
@@ -167,7 +156,6 @@ def slice_rows(runs: PaperRuns) -> list[ReportRow]:
 
 
 def worker_rows(runs: PaperRuns) -> list[ReportRow]:
-    """Throughput a worker beside one worker alone."""
     counts = {line.point.x: line.figures["throughput"] for line in runs.lines}
     alone = counts[min(counts)] / min(counts)
     shares = {f"{count:g}": throughput / count / alone for count, throughput in counts.items()}

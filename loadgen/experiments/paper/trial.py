@@ -43,15 +43,12 @@ class TrialPoint:
 
 @dataclass(frozen=True, slots=True)
 class TrialLine:
-    """A strategy's figures at a point."""
-
     strategy: str
     point: TrialPoint
     figures: Figures
 
 
 def at_point(strategy: Strategy, point: TrialPoint) -> Strategy:
-    """With the point's memory rule, where it slices."""
     return replace(strategy, memory=point.slice_memory) if strategy.memory == SLICE_MEMORY else strategy
 
 

@@ -14,13 +14,14 @@ from engine.forward.graphs import Capture, DecodeGraphs, capture_nothing, captur
 from engine.kv.arena import KvArena
 from engine.lifecycle import Lifecycle
 from engine.torch_device import TorchDevice
-from models.network.attention import Runs, flash_attention, gather_attention, masked_attention
+from models.network.attention import flash_attention, gather_attention, masked_attention
 from models.network.decoder.decoder import Decoder
 from models.network.decoder.layer import turn
 from models.network.loader import LoadedModel, load
 from models.text import Text
 from tests.engine.forward.test_graphs import with_graphs
 from tests.engine.rows import admitted, answers_of, device_of, finish, lifecycle_of, short_in, spec
+from tests.models.network.runs import list_runs
 
 pytestmark = [
     pytest.mark.gpu,
@@ -63,7 +64,7 @@ def test_flash_attention_of_runs_is_the_gathered_one(kv_heads: int, head_dim: in
     keys, values = torch.randn(2, len(lengths) * pitch, kv_heads, head_dim, device="cuda", dtype=torch.bfloat16)
     query = torch.randn(len(lengths), 8, head_dim, device="cuda", dtype=torch.bfloat16)
     starts = [row * pitch + 900 - length for row, length in enumerate(lengths)]
-    runs = [Runs.listed(starts, lengths, 4096, each, query.device) for each in READERS]
+    runs = [list_runs(starts, lengths, 4096, each, query.device) for each in READERS]
     found, expected = (each(query, keys, values, one, None) for each, one in zip(READERS, runs, strict=True))
     torch.testing.assert_close(found, expected, atol=2e-2, rtol=2e-2)
 

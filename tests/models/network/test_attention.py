@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from transformers import AttentionInterface
 
 from models.network import attention, kv_adapter
+from tests.models.network.runs import list_runs
 
 MODULE = nn.Identity()
 CPU = torch.device("cpu")
@@ -128,7 +129,7 @@ def test_rows_read_as_runs_have_the_bits_that_they_have_under_a_mask(
     mask = attention.prepare_mask(valid[:, None, None], 1, torch.float32, kv_heads)
     expected = attention.attend(query, keys, values, mask, 0.3)
     gather = attention.gather_attention
-    runs = [attention.Runs.listed(starts, lengths, bound, gather, CPU) for bound in (longest, longest + 30)]
+    runs = [list_runs(starts, lengths, bound, gather, CPU) for bound in (longest, longest + 30)]
     exact, loose = (attention.attend(query, tokens[0], tokens[1], run, 0.3) for run in runs)
     assert torch.equal(exact, expected)
     torch.testing.assert_close(loose, expected, atol=1e-6, rtol=1e-5)
@@ -136,7 +137,7 @@ def test_rows_read_as_runs_have_the_bits_that_they_have_under_a_mask(
 
 def test_flash_attention_is_called_as_torch_declares_it() -> None:
     """On a CPU its kernel is missing; the arguments are checked against the schema of the operation all the same."""
-    runs = attention.Runs.listed([0, 9], [4, 1], 9, attention.flash_attention, torch.device("meta"))
+    runs = list_runs([0, 9], [4, 1], 9, attention.flash_attention, torch.device("meta"))
     query, key = torch.empty(2, 4, 64, device="meta"), torch.empty(18, 2, 64, device="meta")
     assert attention.flash_attention(query, key, key, runs, 0.3).shape == query.shape
 
