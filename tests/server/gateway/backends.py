@@ -202,12 +202,12 @@ async def gateway(*backends: Listening | str, keys: Sequence[str] = (), **settin
 
 @asynccontextmanager
 async def crowded(
-    calls: int, **settings: Any
+    calls: int, *, stream: bool = True, **settings: Any
 ) -> AsyncIterator[tuple[Backend, Gateway, list[asyncio.Task[tuple[int, bytes]]]]]:
     """A backend with one slot, its gateway, and so many calls: the first runs, the others wait until the end."""
     backend = Backend(slots=1)
     async with gateway(backend, slots=1, **settings) as gate:
-        asked = gate.begin(calls)
+        asked = gate.begin(calls, stream=stream)
         await until(lambda: backend.running == 1 and gate.table.requests_waiting == calls - 1)
         yield backend, gate, asked
         backend.go_on.set()

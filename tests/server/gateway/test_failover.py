@@ -287,10 +287,8 @@ SLIPS: dict[str, tuple[bytes, str]] = {
 async def test_slips_of_an_operator_are_said_at_the_start(slip: str, caplog: pytest.LogCaptureFixture) -> None:
     page, said = SLIPS[slip]
     behind = Hostile(pages={"/v1/models": page, "/models": answer(b"", status=b"404 Not Found")})
-    async with behind.listening() as url:
-        named = url.removesuffix("/v1") if slip == "no /v1" else url
-        async with gateway(named) as gate:
-            assert await gate.ask() == (200, EVENTS) and behind.heads[0].startswith(b"POST /v1/chat/completions")
+    async with behind.listening() as url, gateway(url.removesuffix("/v1") if slip == "no /v1" else url) as gate:
+        assert await gate.ask() == (200, EVENTS) and behind.heads[0].startswith(b"POST /v1/chat/completions")
     assert [said in one.getMessage() for one in caplog.records if one.levelno >= logging.WARNING] == [True]
 
 
@@ -326,15 +324,14 @@ async def test_backends_that_never_answered_end_a_call_with_the_reason(monkeypat
         failures = [line for line in (await gate.read("/metrics")).splitlines() if b"failure_total{" in line]
         assert [one for one in failures if not one.endswith(b" 0.0")] == [FAILED]
         assert (await gate.call("GET", "/v1/models")).status == 503
+        assert "no backend answers" in (await gate.get("/health/ready"))["error"]["message"]
 
 
 @pytest.mark.usefixtures("quick")
 async def test_a_backend_that_is_gone_for_long_ends_calls_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("server.gateway.sending.FIRST_ANSWER", 0.2)
     only = Hostile()
-    async with AsyncExitStack() as stack, AsyncExitStack() as life:
-        url = await life.enter_async_context(only.listening())
-        gate = await stack.enter_async_context(gateway(url))
+    async with AsyncExitStack() as life, gateway(await life.enter_async_context(only.listening())) as gate:
         assert await gate.ask() == (200, EVENTS)
         await life.aclose()
         ends = await asyncio.gather(*(gate.ask(stream=stream) for stream in (True, False)))
