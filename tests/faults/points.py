@@ -89,21 +89,15 @@ def _cut(response: web.StreamResponse, request: object = None, *_: object) -> Ex
 ROWS = 3
 """Rows of an executor's batch."""
 
+ALLOCATING: Sequence[tuple[object, str]] = (
+    *((LoadedModel, "forward"), (Prefill, "__init__"), (DeviceBlocks, "make"), (sampler, "Chosen")),
+    *((KvArena, "insert"), (KvArena, "reshape"), (arena, "to_host")),
+)
+
 POINTS: Mapping[str, Point] = MappingProxyType(
     {
         "step": Point([(LoadedModel, "forward")], lambda *_: RuntimeError("the device is on fire"), lost_calls=4),
-        "allocation": Point(
-            [
-                (LoadedModel, "forward"),
-                (Prefill, "__init__"),
-                (DeviceBlocks, "make"),
-                (KvArena, "insert"),
-                (KvArena, "reshape"),
-                (arena, "to_host"),
-                (sampler, "Chosen"),
-            ],
-            lambda *_: torch.OutOfMemoryError("CUDA out of memory (injected)"),
-        ),
+        "allocation": Point(ALLOCATING, lambda *_: torch.OutOfMemoryError("CUDA out of memory (injected)")),
         # What SQLite says when a write or an fsync fails: the transaction is rolled back.
         "write and fsync": Point(
             [(writer, "append"), (writer, "connect")],

@@ -5,7 +5,7 @@ A few of the places by default; with LENGTHWISE_TEST_FAULTS=K every K-th, as `ma
 
 import asyncio
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -43,12 +43,11 @@ def alone(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Sequence[An
 
 
 @pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """No pause is longer than a few milliseconds."""
     for name in ("FIRST_PAUSE", "LONGEST_PAUSE", "FIRST_REST", "LONGEST_REST"):
         monkeypatch.setattr(health, name, 0.005)
     monkeypatch.setattr(writer, "RETRY", 0.005)
-    yield
 
 
 async def assert_settled(server: Server) -> None:
@@ -124,8 +123,7 @@ async def test_of_two_executors_the_one_that_fails_for_good_answers_no_call_once
 async def test_where_every_executor_fails_readiness_says_so_and_the_process_is_to_end(
     name: str, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    everywhere = replace(POINTS[name], anywhere=True)
-    fault = Fault(everywhere, 0, times=10**9)
+    fault = Fault(replace(POINTS[name], anywhere=True), 0, times=10**9)
     monkeypatch.setattr("server.process.watchdog.RECOVERY", 1.0)
     async with serve(config_of(folder, "baton-pd", tmp_path / "journal")) as server:
         with fault.in_place():

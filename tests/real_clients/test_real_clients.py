@@ -26,7 +26,7 @@ from server.composition.gateway import open_gateway
 from server.config import GatewayConfig
 from tests.live_server import listening
 from tests.real_clients.environments import ASKED, HEAVY, make_node, make_python, node_version, python_version, tabled
-from tests.real_clients.wanted import MESSAGES, SOON, STALLED, TOOL, WRONG
+from tests.real_clients.wanted import AT_ONCE, MESSAGES, SOON, STALLED, TOOL, WRONG
 from tests.server.fakes import ANSWER, END, answer
 from tests.server.live import Live, live_server
 
@@ -213,20 +213,12 @@ async def test_a_client_reads_what_was_sent(
     if client.heavy and HEAVY not in os.environ:
         pytest.skip(f"takes minutes to install: set {HEAVY}=1")
     told = await ask(live, crowd.live, name, tiny_folder)
-    wanted = ARGUMENTS[: client.calls]
     right = {
-        "text": ANSWER,
-        "streamed text": ANSWER,
-        "tools": wanted,
-        "streamed tools": wanted,
-        "schema": ARGUMENTS[0],
-        "n": [ANSWER] * 2,
-        "logprobs": ANSWER + "<end>",
-        "errors": [404, 400],
-        "time-out": True,
-        "retry": ANSWER if "text" in told else ARGUMENTS[0],
-        "64 at once": 0,
-        "256 at once": 0,
+        **dict.fromkeys(("text", "streamed text"), ANSWER),
+        **dict.fromkeys(("tools", "streamed tools"), ARGUMENTS[: client.calls]),
+        **{"schema": ARGUMENTS[0], "n": [ANSWER] * 2, "logprobs": ANSWER + "<end>"},
+        **{"errors": [404, 400], "time-out": True, "retry": ANSWER if "text" in told else ARGUMENTS[0]},
+        **{f"{one} at once": 0 for one in AT_ONCE},
     }
     found = {what: read(what, said) for what, said in told.items()}
     if "retry" in told and not crowd.obeyed:

@@ -40,9 +40,7 @@ class Asker(ModelAsker):
     def leave(self, share: Share) -> None:
         pass
 
-    async def ask(
-        self, endpoint: str, body: bytes, holder: str | None, share: Share, request_id: str
-    ) -> LineReply | None:
+    async def ask(self, endpoint: str, body: bytes, holder: str | None, share: Share, request_id: str) -> LineReply:
         self.asked.set()
         if not self.answers:
             await asyncio.Event().wait()
@@ -71,6 +69,16 @@ def put(batches: Batches, content: bytes, holder: str | None = None) -> str:
 async def begin(batches: Batches, lines: int = 0, holder: str | None = None) -> BatchRecord:
     content = b"".join(LINE % place for place in range(lines))
     return await batches.create(put(batches, content, holder), "/x", holder, {})
+
+
+@asynccontextmanager
+async def asked(folder: Path) -> AsyncIterator[tuple[Batches, BatchRecord]]:
+    """A batch of which a line has been asked, and never will be answered."""
+    asker = Asker(answers=False)
+    async with running(folder, asker) as batches:
+        record = await begin(batches, lines=2)
+        await asker.asked.wait()
+        yield batches, record
 
 
 def found(batches: Batches, record: BatchRecord) -> BatchRecord:
@@ -106,10 +114,7 @@ async def test_a_batch_that_nearly_ended_is_not_cancelled(tmp_path: Path, monkey
 
 
 async def test_a_batch_is_cancelled_though_the_client_leaves_that_asks_for_it(tmp_path: Path) -> None:
-    asker = Asker(answers=False)
-    async with running(tmp_path, asker) as batches:
-        record = await begin(batches, lines=2)
-        await asker.asked.wait()
+    async with asked(tmp_path) as (batches, record):
         leaving = asyncio.create_task(batches.cancel(record.id))
         await asyncio.sleep(0)
         leaving.cancel()
@@ -122,22 +127,17 @@ async def test_a_batch_waits_for_slots_that_come_back(tmp_path: Path) -> None:
 
 
 async def test_a_batch_that_was_being_cancelled_when_the_server_died_counts_its_answers(tmp_path: Path) -> None:
-    asker = Asker(answers=False)
-    async with running(tmp_path, asker) as batches:
-        record = await begin(batches, lines=2)
-        await asker.asked.wait()
+    async with asked(tmp_path) as (batches, record):
         line = ResultLine("x", "0", None, None)
         append(batches.files.path(record.output_file_id), msgspec.json.encode(line) + b"\n")
     record.enter("cancelling")
     RecordFolder(tmp_path / "batches", BatchRecord).save(record.id, record)
-    async with running(tmp_path, asker) as batches:
+    async with running(tmp_path, Asker(answers=False)) as batches:
         after = await ended(found(batches, record))
         assert (after.status, after.total, after.completed, after.failed) == ("cancelled", 2, 1, 0)
 
 
-async def test_drafts_take_room_and_leave_nothing_when_they_are_left(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_drafts_take_room_and_leave_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One key that took all the room there is for files kept all others from sending any."""
     async with running(tmp_path, Asker()) as batches:
         files = batches.files

@@ -79,9 +79,7 @@ SAID = [
 
 
 @pytest.mark.parametrize(("environ", "toml", "allowed"), SAID)
-def test_yes_and_no_are_true_and_false_from_each_source(
-    tmp_path: Path, environ: dict[str, str], toml: str, allowed: bool
-) -> None:
+def test_yes_and_no_are_true_and_false(tmp_path: Path, environ: dict[str, str], toml: str, allowed: bool) -> None:
     assert load_config({}, environ, write(tmp_path, toml)).allow_replay is allowed
 
 

@@ -20,6 +20,7 @@ from loadgen.result_file import PROGRAM
 from server.cli import main as cli
 from server.config import ServeConfig
 from server.version import VERSION
+from tests.server.cli.commands.runner import Told
 
 Started = list[ServeConfig]
 
@@ -89,38 +90,13 @@ def test_serve_without_a_model_serves_the_default(started: Started, monkeypatch:
     assert started == [ServeConfig()]
 
 
-WRONG_USES = [
-    ("serve --port x", "'x' is not a whole number"),
-    ("serve --port 70000", "'70000' is not a whole number between 0 and 65535"),
-    ("serve --dtype int3", "'int3' is none of auto, float32"),
-    ("serve --xyzzy", "unrecognized arguments: --xyzzy\n"),
-    ("serve --prot 7", "unrecognized arguments: --prot; did you mean --port?\n"),
-    ("serve m --served-model-name a b", "b; a flag for several values takes one at a time: --served-model-name A"),
-    ("serve --port 1 a b", "unrecognized arguments: b\n"),
-    ("serve --no-no-journal", "did you mean --no-journal?"),
-    ("gateway http://a:1", "; did you mean --backend http://a:1?\n"),
-    ("chat http://a:1", "; did you mean --url http://a:1?\n"),
-    # of another meaning is --num-requests, which only --validate reads
-    ("simulate --num-prompts 3", "unrecognized arguments: --num-prompts 3\n"),
-]
-
-
-@pytest.mark.parametrize(("command", "said"), WRONG_USES)
-def test_wrong_usage_exits_with_2(command: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
-    words = command.split()
-    told = misuse(capsys, *words)
-    assert told.startswith(f"lengthwise {words[0]}: error: ") and told.count("\n") == 2
-    assert said in told
-
-
 def test_a_command_that_is_none_is_told_with_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
     told = misuse(capsys, "srve")
     assert told.startswith("lengthwise: error: 'srve' is no command; did you mean serve?\nusage: ")
 
 
-def test_without_a_command_there_is_help(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main([]) == 0
-    assert capsys.readouterr().out.startswith("usage: lengthwise")
+def test_without_a_command_there_is_help(told: Told) -> None:
+    assert told().startswith("usage: lengthwise")
 
 
 @pytest.mark.parametrize("flag", ["--served-model-name", "--api-key", "--allowed-hosts"])
@@ -131,16 +107,14 @@ def test_the_model_behind_a_flag_for_several_values_is_the_model(started: Starte
     assert getattr(started[0], flag[2:].replace("-", "_")) == ("one", "two")
 
 
-def test_a_journal_that_cannot_be_written_is_told_at_the_start(
-    started: Started, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_journal_that_cannot_be_written_is_told_at_the_start(started: Started, tmp_path: Path, told: Told) -> None:
     """The server said that it was ready, and lost what it should record."""
-    assert cli.main(["serve", "--journal", str(tmp_path)]) == 78
-    assert "cannot be written: Is a directory; name another file, or give --no-journal" in capsys.readouterr().err
-    assert cli.main(["serve", "--journal", str(tmp_path / "new" / "j.sqlite3")]) == 0
+    said = told("serve", "--journal", tmp_path, code=78)
+    assert "cannot be written: Is a directory; name another file, or give --no-journal" in said
+    told("serve", "--journal", tmp_path / "new" / "j.sqlite3")
     assert len(started) == 1
     assert not (tmp_path / "new" / "j.sqlite3").exists()
-    assert cli.main(["serve", "--journal", str(tmp_path), "--no-journal"]) == 0
+    told("serve", "--journal", tmp_path, "--no-journal")
 
 
 def test_a_port_in_use_is_told_before_anything_heavy_is_imported() -> None:
@@ -151,20 +125,18 @@ def test_a_port_in_use_is_told_before_anything_heavy_is_imported() -> None:
     assert "already in use" in err
 
 
-def test_a_port_in_use_does_not_hide_other_mistakes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_port_in_use_does_not_hide_other_mistakes(tmp_path: Path, told: Told) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        words = ["serve", "nosuchmodel", "--api-key-file", str(tmp_path / "nokey"), "--ssl-certfile", str(tmp_path)]
-        assert cli.main([*words, "--port", str(taken.getsockname()[1])]) == 78
-    told = capsys.readouterr().err
+        files = ("--api-key-file", tmp_path / "nokey", "--ssl-certfile", tmp_path)
+        said = told("serve", "nosuchmodel", *files, "--port", taken.getsockname()[1], code=78)
     for mistake in ("unknown model 'nosuchmodel'", "--api-key-file", "--ssl-certfile", "already in use"):
-        assert mistake in told
+        assert mistake in said
 
 
-def test_a_wrong_setting_ends_with_78(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_wrong_setting_ends_with_78(monkeypatch: pytest.MonkeyPatch, told: Told) -> None:
     monkeypatch.setenv("LENGTHWISE_PORT", "x")
-    assert cli.main(["serve"]) == 78
-    told = "lengthwise: error: LENGTHWISE_PORT: 'x' is not a whole number between 0 and 65535\n"
-    assert capsys.readouterr().err == told
+    error = "lengthwise: error: LENGTHWISE_PORT: 'x' is not a whole number between 0 and 65535\n"
+    assert told("serve", code=78) == error
 
 
 def test_a_variable_that_is_no_setting_is_named_with_the_nearest_that_is(

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from server.cli import main as cli
+from tests.server.cli.commands.runner import Told
 
 SHORT = "--duration 2 --rate 4 --dataset-name random --random-input-len 9"
 TWO = "compare --strategies vs,baton"
@@ -88,13 +89,10 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize("command", FAILURES)
-def test_what_cannot_be_done_is_told_in_one_line_before_anything_takes_long(
-    command: str, folder: Path, tiny_folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    code = cli.main(shlex.split(command.replace("TINY", str(tiny_folder)).replace("HERE", str(folder))))
-    assert code == (2 if re.search("strategies .*nonsense", command) else 1)  # as at `serve --strategy`
-    out, err = capsys.readouterr()
-    assert out == "" and err.splitlines()[-1].startswith("lengthwise: error: "), err
+def test_what_cannot_be_done_is_told_in_one_line(command: str, folder: Path, tiny_folder: Path, told: Told) -> None:
+    words = shlex.split(command.replace("TINY", str(tiny_folder)).replace("HERE", str(folder)))
+    err = told(*words, code=2 if re.search("strategies .*nonsense", command) else 1)  # as at `serve --strategy`
+    assert err.splitlines()[-1].startswith("lengthwise: error: "), err
     assert err.count("lengthwise: error: ") == 1 and FAILURES[command] in err
     assert err.count("\n") == 1 or command.startswith(("bench", "profile"))
     assert not [path for path in folder.iterdir() if path.suffix == ".py"]
@@ -108,21 +106,34 @@ WRONG_USES = (
     *("bench engine --rounds x", "simulate --workers=0", "simulate --rate=0", "simulate --duration=inf"),
     *(f"profile --time-limit={limit}" for limit in ("0", "-1", "nan", "inf", "soon")),
     *("serve --allowed-hosts=http://a", "serve --allowed-origins=example.com", "serve --allowed-origins=http://a/"),
-    *(
-        "serve --otlp-traces-endpoint=localhost:4318",
-        "serve --served-model-name=",
-        "gateway --journal=",
-        "serve --uds=",
-    ),
-    *("whatif --kv-cache-memory 1", "whatif --no-journal", "train --sample -1", "train --trees 0"),
+    *("serve --otlp-traces-endpoint=localhost:4318", "serve --served-model-name=", "gateway --journal="),
+    *("serve --uds=", "whatif --kv-cache-memory 1", "whatif --no-journal", "train --sample -1", "train --trees 0"),
     *("journal prune --older-than soon", "journal show -n x", "journal export --format x"),
     *("train --holdout 1", "train --holdout x"),
 )
 
 
-@pytest.mark.parametrize("command", WRONG_USES)
-def test_a_wrong_use_ends_with_2_and_names_the_flag(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+TOLD = [
+    ("serve --port x", "'x' is not a whole number"),
+    ("serve --port 70000", "'70000' is not a whole number between 0 and 65535"),
+    ("serve --dtype int3", "'int3' is none of auto, float32"),
+    ("serve --xyzzy", "unrecognized arguments: --xyzzy\n"),
+    ("serve --prot 7", "unrecognized arguments: --prot; did you mean --port?\n"),
+    ("serve m --served-model-name a b", "b; a flag for several values takes one at a time: --served-model-name A"),
+    ("serve --port 1 a b", "unrecognized arguments: b\n"),
+    ("serve --no-no-journal", "did you mean --no-journal?"),
+    ("gateway http://a:1", "; did you mean --backend http://a:1?\n"),
+    ("chat http://a:1", "; did you mean --url http://a:1?\n"),
+    # of another meaning is --num-requests, which only --validate reads
+    ("simulate --num-prompts 3", "unrecognized arguments: --num-prompts 3\n"),
+]
+NAMED = [(one, next((word for word in re.findall(r"--?\w[\w-]*", one)), "nobody")) for one in WRONG_USES]
+
+
+@pytest.mark.parametrize(("command", "said"), [*TOLD, *NAMED])
+def test_a_wrong_use_ends_with_2_and_is_named(command: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         cli.main(command.split())
-    flag = next((word.partition("=")[0] for word in command.split() if word.startswith("-")), "nobody")
-    assert ended.value.code == 2 and flag in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert ended.value.code == 2 and said in told
+    assert re.match("lengthwise [a-z ]+: error: ", told) and told.count("\n") == 2

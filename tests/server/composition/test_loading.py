@@ -123,14 +123,9 @@ def test_ends_of_tokenizer_and_template_end_answers_and_are_barred_and_ignored_a
     assert model.end_token_ids == {tiny.PAD_ID, tiny.END_ID}
     asked: dict[str, Any] = {"temperature": 0.0, "logit_bias": ((tiny.END_ID, 100.0),), "ignore_eos": False}
     lifecycle = lifecycle_of(model, text)
-    lifecycle.table.admit(
-        [
-            spec(0, **asked),
-            spec(1, **asked, min_tokens=4),
-            spec(2, **asked | {"ignore_eos": True}),
-            spec(3, **asked, grammar=Grammar(GrammarKind.REGEX, "[a-c]{3}")),
-        ]
-    )
+    long, ignoring = spec(1, **asked, min_tokens=4), spec(2, **asked | {"ignore_eos": True})
+    bound = spec(3, **asked, grammar=Grammar(GrammarKind.REGEX, "[a-c]{3}"))
+    lifecycle.table.admit([spec(0, **asked), long, ignoring, bound])
     found = tokens_of(finish(lifecycle))
     assert found[0] == [tiny.END_ID] and found[2] == [tiny.END_ID] * 8
     assert tiny.END_ID not in found[1][:4] and found[1][4:] == [tiny.END_ID]

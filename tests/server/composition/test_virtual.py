@@ -23,16 +23,15 @@ def url(tiny_folder: Path) -> Iterator[str]:
 
 def post(url: str, path: str, body: dict[str, object]) -> bytes:
     with urlopen(Request(f"{url}{path}", json.dumps(body).encode()), timeout=30) as response:
-        read: bytes = response.read()
-        return read
+        return bytes(response.read())
 
 
+CHAT = "/v1/chat/completions"
 MESSAGES = [{"role": "user", "content": "Hi"}]
 
 
 def test_its_first_call_is_promised_by_the_presets_prices(url: str) -> None:
-    promise = {"within_ms": 60_000}
-    post(url, "/v1/chat/completions", {"messages": MESSAGES, "max_tokens": 5, "promise": promise})
+    post(url, CHAT, {"messages": MESSAGES, "max_tokens": 5, "promise": {"within_ms": 60_000}})
 
 
 CALLS = [
@@ -55,7 +54,7 @@ def test_every_reply_says_that_it_is_filler(url: str, path: str, body: dict[str,
 
 def test_every_chunk_says_so_too_and_counts_are_as_asked(url: str) -> None:
     body = {"messages": MESSAGES, "max_tokens": 20, "stream": True, "stream_options": {"include_usage": True}}
-    *lines, end = post(url, "/v1/chat/completions", body).decode().split("\n\n")[:-1]
+    *lines, end = post(url, CHAT, body).decode().split("\n\n")[:-1]
     *chunks, last = (json.loads(line.removeprefix("data: ")) for line in lines)
     assert end == "data: [DONE]"
     assert {(one["model"], one["system_fingerprint"]) for one in (*chunks, last)} == {(NAME, NAME)}
@@ -66,7 +65,7 @@ def test_every_chunk_says_so_too_and_counts_are_as_asked(url: str) -> None:
 
 def test_what_only_a_network_computes_is_refused(url: str) -> None:
     with pytest.raises(HTTPError) as refused:
-        post(url, "/v1/chat/completions", {"messages": MESSAGES, "max_tokens": 5, "logprobs": True})
+        post(url, CHAT, {"messages": MESSAGES, "max_tokens": 5, "logprobs": True})
     assert refused.value.code == 400 and b"no log-probabilities" in refused.value.read()
 
 

@@ -70,6 +70,12 @@ class Theatre:
         shape = BatchShape(rows=len(updates), start=3, end=9, columns=50, capacity_tokens=200)
         self.receive(StepReport(0, 1, updates, shape, 0.25, begun, tally=tally))
 
+    def serve(self, one: Request) -> Request:
+        """Two seconds pass in which a request is answered."""
+        self.step(one.row_id, begun=(one.row_id,))
+        self.step(one.row_id, end=FinishReason.STOP)
+        return one
+
 
 def parsed(frame: bytes) -> tuple[str, Any]:
     name, _, data = frame.decode().partition("\n")
@@ -132,10 +138,8 @@ async def test_clients_are_told_apart_once_there_are_two(theatre: Theatre) -> No
 
 
 async def test_answers_are_told_once_and_to_newcomers_again(theatre: Theatre) -> None:
-    one = theatre.send(3.0)
     async with theatre.viewed() as (_, ticks):
-        theatre.step(one.row_id, begun=(one.row_id,))
-        theatre.step(one.row_id, end=FinishReason.STOP)
+        theatre.serve(theatre.send(3.0))
         ended = [2.0, 4, 2, 3, 0.75, 1.0, 2.0, None, None]
         assert [(await anext(ticks))["ended"] for _ in range(2)] == [[ended], []]
     async with theatre.viewed() as (hello, _):
@@ -165,13 +169,9 @@ async def test_a_slow_reader_misses_snapshots_and_nothing_is_kept_for_it(theatre
 
 async def test_who_comes_later_gets_the_lanes_of_five_minutes_and_the_figures_of_the_last(theatre: Theatre) -> None:
     """The picture began with the page."""
-    old = theatre.send()
-    theatre.step(old.row_id, begun=(old.row_id,))
-    theatre.step(old.row_id, end=FinishReason.STOP)
+    old = theatre.serve(theatre.send())
     theatre.clock.time = 310.0
-    one = theatre.send(6.0)
-    theatre.step(one.row_id, begun=(one.row_id,))
-    theatre.step(one.row_id, end=FinishReason.STOP)
+    one = theatre.serve(theatre.send(6.0))
     two = theatre.send()
     theatre.step(two.row_id, begun=(two.row_id,))
     async with theatre.viewed() as (hello, ticks):

@@ -18,6 +18,11 @@ Moved: TypeAlias = tuple[float, int, int, Stage]
 """When which lane's row came to which stage."""
 
 
+Ids: TypeAlias = tuple[RowId, ...]
+
+READ, ONE, TWO = StepStats(prompt=8), StepStats(generated=1), StepStats(prompt=4, generated=2)
+
+
 class Watched:
     """Lanes, and the requests that their executor holds. A turn takes a second."""
 
@@ -34,20 +39,20 @@ class Watched:
         watched.requests = {row_id: request(row_id) for row_id in row_ids}
         return watched
 
+    @classmethod
+    def decoding(cls, *others: RowId) -> Watched:
+        """Rows 1 and 2 have had a token each, and others have not begun."""
+        watched = cls.holding(1, 2, *others)
+        watched.turn(token(1, 5), token(2, 5), begun=(1, 2), tally=TWO, rows=2)
+        return watched
+
     def turn(
-        self,
-        *updates: RowUpdate,
-        begun: tuple[RowId, ...] = (),
-        swapped_out: tuple[RowId, ...] = (),
-        back: tuple[RowId, ...] = (),
-        tally: StepStats = StepStats(generated=1),  # noqa: B008
-        rows: int = 1,
-        staged: int = 0,
+        self, *updates: RowUpdate, begun: Ids = (), out: Ids = (), back: Ids = (), tally: StepStats = ONE, **shape: int
     ) -> list[Moved]:
+        """Rows get tokens or begin, are swapped out or handed back; the batch has a row, unless its shape is given."""
         self.now += 1.0
         handed_back = (HandedBack(back, Cause.PAUSE),) if back else ()
-        shape = BatchShape(rows=rows, staged=staged)
-        report = StepReport(0, 1, updates, shape, 1.0, begun, handed_back, tally, swapped_out)
+        report = StepReport(0, 1, updates, BatchShape(**{"rows": 1} | shape), 1.0, begun, handed_back, tally, out)
         self.lanes.report(report, self.requests, self.now)
         return self.take()
 
@@ -63,21 +68,14 @@ class Watched:
         return {one.lane: (one.row, one.stage) for one in self.lanes.rows}
 
 
-READ = StepStats(prompt=8)
-
-
-def change(at: float, lane: int, row: int, stage: Stage) -> Moved:
-    return (at, lane, row, stage)
-
-
 def test_a_row_is_read_waits_for_a_slot_and_decodes() -> None:
     watched = Watched.holding(7)
-    assert watched.turn(begun=(7,), tally=READ, rows=0) == [change(0.0, 0, 7, Stage.PREFILL)]
+    assert watched.turn(begun=(7,), tally=READ, rows=0) == [(0.0, 0, 7, Stage.PREFILL)]
     first = watched.turn(token(7, 1), tally=StepStats(prompt=8, generated=1), rows=0, staged=1)
-    assert first == [change(2.0, 0, 7, Stage.STAGED)]
-    assert watched.turn(token(7, 1)) == [change(2.0, 0, 7, Stage.DECODE)]
+    assert first == [(2.0, 0, 7, Stage.STAGED)]
+    assert watched.turn(token(7, 1)) == [(2.0, 0, 7, Stage.DECODE)]
     assert watched.turn(token(7, 1)) == []
-    assert watched.turn(token(7, 1, end=END), rows=0) == [change(5.0, 0, 7, Stage.GONE)]
+    assert watched.turn(token(7, 1, end=END), rows=0) == [(5.0, 0, 7, Stage.GONE)]
     assert watched.stages == {}
 
 
@@ -85,7 +83,7 @@ def test_a_row_that_enters_by_shape_is_in_the_batch_with_its_first_token() -> No
     watched = Watched.holding(1, 2)
     watched.turn(token(1, 5), begun=(1,), tally=StepStats(prompt=4, generated=1))
     assert watched.stages == {0: (1, Stage.DECODE)}
-    watched.turn(token(1, 5), token(2, 5), begun=(2,), tally=StepStats(prompt=4, generated=2), rows=2)
+    watched.turn(token(1, 5), token(2, 5), begun=(2,), tally=TWO, rows=2)
     assert watched.stages == {0: (1, Stage.DECODE), 1: (2, Stage.DECODE)}
 
 
@@ -108,27 +106,24 @@ def test_a_programs_turns_share_a_lane_where_it_is_free() -> None:
 
 
 def test_a_row_that_is_taken_out_is_paused_until_it_has_another_token() -> None:
-    watched = Watched.holding(1, 2)
-    watched.turn(token(1, 5), token(2, 5), begun=(1, 2), tally=StepStats(prompt=4, generated=2), rows=2)
-    assert watched.turn(token(1, 5), swapped_out=(2,), staged=1) == [change(1.0, 1, 2, Stage.PAUSED)]
-    assert watched.turn(token(1, 5), token(2, 5), rows=2) == [change(2.0, 1, 2, Stage.DECODE)]
+    watched = Watched.decoding()
+    assert watched.turn(token(1, 5), out=(2,), staged=1) == [(1.0, 1, 2, Stage.PAUSED)]
+    assert watched.turn(token(1, 5), token(2, 5), rows=2) == [(2.0, 1, 2, Stage.DECODE)]
 
 
 def test_rows_of_a_closed_batch_are_invalid_from_their_end_to_the_batchs() -> None:
-    watched = Watched.holding(1, 2)
-    watched.turn(token(1, 5), token(2, 5), begun=(1, 2), tally=StepStats(prompt=4, generated=2), rows=2)
-    assert watched.turn(token(1, 5, end=END), token(2, 5), rows=2) == [change(2.0, 0, 1, Stage.GONE)]
+    watched = Watched.decoding()
+    assert watched.turn(token(1, 5, end=END), token(2, 5), rows=2) == [(2.0, 0, 1, Stage.GONE)]
     invalid = StepStats(generated=1, invalid=1)
-    assert watched.turn(token(2, 5), tally=invalid, rows=2) == [change(2.0, 0, 1, Stage.INVALID)]
+    assert watched.turn(token(2, 5), tally=invalid, rows=2) == [(2.0, 0, 1, Stage.INVALID)]
     assert watched.stages == {0: (1, Stage.INVALID), 1: (2, Stage.DECODE)}
     last = watched.turn(token(2, 5, end=END), tally=invalid, rows=0)
-    assert last == [change(4.0, 1, 2, Stage.GONE), change(4.0, 0, 1, Stage.GONE)]
+    assert last == [(4.0, 1, 2, Stage.GONE), (4.0, 0, 1, Stage.GONE)]
     assert watched.stages == {}
 
 
 def test_an_ended_row_without_a_slot_gives_its_lane_back_with_the_next_step() -> None:
-    watched = Watched.holding(1, 2, 3)
-    watched.turn(token(1, 5), token(2, 5), begun=(1, 2), tally=StepStats(prompt=4, generated=2), rows=2)
+    watched = Watched.decoding(3)
     watched.turn(token(1, 5, end=END), token(2, 5))
     assert watched.turn(token(2, 5)) == []
     watched.turn(begun=(3,), tally=READ)
@@ -139,15 +134,15 @@ def test_rows_that_nobody_holds_any_more_are_gone() -> None:
     watched = Watched.holding(1, 2)
     watched.turn(begun=(1, 2), tally=READ, rows=0)
     watched.lanes.prune({2}, 4.0)
-    assert watched.take() == [change(4.0, 0, 1, Stage.GONE)]
+    assert watched.take() == [(4.0, 0, 1, Stage.GONE)]
     watched.lanes.clear(5.0)
-    assert watched.take() == [change(5.0, 1, 2, Stage.GONE)]
+    assert watched.take() == [(5.0, 1, 2, Stage.GONE)]
     assert watched.stages == {}
 
 
 def test_a_row_that_nobody_knows_is_left_out() -> None:
     watched = Watched()
-    assert watched.turn(token(9, 5), begun=(9,), swapped_out=(8,), back=(7,)) == []
+    assert watched.turn(token(9, 5), begun=(9,), out=(8,), back=(7,)) == []
 
 
 def test_who_comes_later_sees_what_runs_already() -> None:

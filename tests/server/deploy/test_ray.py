@@ -9,11 +9,12 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator
+from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from http.client import HTTPConnection
 from ipaddress import ip_address
-from types import MappingProxyType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
@@ -34,27 +35,23 @@ LONG: dict[str, Any] = {"prompt": "the quick brown", "max_tokens": 1900, "ignore
 SHORT: dict[str, Any] = {"prompt": "the quick brown", "max_tokens": 3, "ignore_eos": True}
 
 
+@dataclass(frozen=True)
 class Cluster:
     """A cluster that listens."""
 
-    def __init__(self, port: int, process: subprocess.Popen[str]) -> None:
-        self.process = process
-        self.port = port
+    port: int
+    process: subprocess.Popen[str]
 
-    def ask(self, body: dict[str, Any] | None, path: str = "/v1/completions", **headers: str) -> tuple[int, bytes]:
-        connection, answer = self.open(body, path, headers)
-        try:
+    def ask(self, body: dict[str, Any], **headers: str) -> tuple[int, bytes]:
+        connection, answer = self.open(body, **headers)
+        with closing(connection):
             return answer.status, answer.read()
-        finally:
-            connection.close()
 
-    def open(
-        self, body: dict[str, Any] | None, path: str = "/v1/completions", more: Mapping[str, str] = MappingProxyType({})
-    ) -> tuple[HTTPConnection, Any]:
+    def open(self, body: dict[str, Any], **headers: str) -> tuple[HTTPConnection, Any]:
         """A call whose answer has begun."""
         connection = HTTPConnection("127.0.0.1", self.port, timeout=120)
-        headers = {"Content-Type": "application/json", **more}
-        connection.request("GET" if body is None else "POST", path, json.dumps(body) if body else None, headers)
+        headers = {"Content-Type": "application/json", **headers}
+        connection.request("POST", "/v1/completions", json.dumps(body), headers)
         return connection, connection.getresponse()
 
 

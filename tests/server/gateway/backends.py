@@ -21,6 +21,7 @@ from server.gateway.backend import Backend as Port
 from server.http.front import Front
 from server.http.service import Service, build_app
 from server.keys import Keyring
+from tests.server.live import Reply
 
 
 class Listening(Protocol):
@@ -168,11 +169,18 @@ class Gateway:
         speed.observe(Holding(), now, Made(100, 100.0))
 
     async def get(self, path: str) -> Any:
-        return orjson.loads(await self.read(path))
+        return (await self.call("GET", path)).json
 
     async def read(self, path: str) -> bytes:
-        async with self.client.get(path) as answer:
-            return await answer.read()
+        return (await self.call("GET", path)).body
+
+    async def post(self, path: str, body: object = None, **headers: str) -> Reply:
+        return await self.call("POST", path, json=body, headers=headers)
+
+    async def call(self, method: str, path: str, **given: Any) -> Reply:
+        """A whole answer."""
+        async with self.client.request(method, path, **given) as answer:
+            return Reply(answer.status, answer.headers, await answer.read())
 
 
 def chat(**fields: Any) -> dict[str, Any]:
@@ -193,13 +201,17 @@ async def gateway(*backends: Listening | str, keys: Sequence[str] = (), **settin
 
 
 @asynccontextmanager
-async def crowded(calls: int) -> AsyncIterator[tuple[Backend, Gateway, list[asyncio.Task[tuple[int, bytes]]]]]:
-    """A backend with one slot, its gateway, and so many calls: the first runs, the others wait."""
+async def crowded(
+    calls: int, *, stream: bool = True, **settings: Any
+) -> AsyncIterator[tuple[Backend, Gateway, list[asyncio.Task[tuple[int, bytes]]]]]:
+    """A backend with one slot, its gateway, and so many calls: the first runs, the others wait until the end."""
     backend = Backend(slots=1)
-    async with gateway(backend, slots=1) as gate:
-        asked = gate.begin(calls)
+    async with gateway(backend, slots=1, **settings) as gate:
+        asked = gate.begin(calls, stream=stream)
         await until(lambda: backend.running == 1 and gate.table.requests_waiting == calls - 1)
         yield backend, gate, asked
+        backend.go_on.set()
+        await asyncio.gather(*asked, return_exceptions=True)
 
 
 async def until(condition: Any) -> None:

@@ -132,14 +132,8 @@ class Engine:
         return told.encode()
 
     def state(self) -> dict[str, int]:
-        return {
-            "waiting": len(self.waiting),
-            "running": len(self.running),
-            "most": self.most,
-            "served": self.served,
-            "preemptions": self.preemptions,
-            "pid": os.getpid(),
-        }
+        now = {"waiting": len(self.waiting), "running": len(self.running), "pid": os.getpid()}
+        return {**now, "most": self.most, "served": self.served, "preemptions": self.preemptions}
 
 
 class Connection(asyncio.Protocol):

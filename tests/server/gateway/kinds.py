@@ -14,13 +14,14 @@ import json
 import random
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import gguf
 import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-KINDS, WORDS, COMMON = 8, 16, 16
+KINDS, WORDS = 8, 16
 SHORTEST_MEDIAN, LONGEST_MEDIAN, SIGMA = 6.0, 380.0, 0.45
 RARER = 0.77
 """How often a kind comes beside the next shorter one."""
@@ -47,19 +48,14 @@ def build(folder: Path, *, hidden: int, layers: int) -> None:
     )
     tokenizer.chat_template = TEMPLATE
     torch.manual_seed(0)
-    config = LlamaConfig(
-        vocab_size=len(vocabulary),
-        hidden_size=hidden,
-        intermediate_size=hidden * 11 // 4,
-        num_hidden_layers=layers,
-        num_attention_heads=hidden // 64,
-        num_key_value_heads=hidden // 64,
-        max_position_embeddings=2048,
-        eos_token_id=1,
-        pad_token_id=1,
-        tie_word_embeddings=False,
-        dtype="bfloat16",
-    )
+    sizes: dict[str, Any] = {
+        "vocab_size": len(vocabulary),
+        "hidden_size": hidden,
+        "intermediate_size": hidden * 11 // 4,
+    }
+    sizes |= {"num_attention_heads": hidden // 64, "num_key_value_heads": hidden // 64, "num_hidden_layers": layers}
+    sizes |= {"max_position_embeddings": 2048, "tie_word_embeddings": False, "dtype": "bfloat16"}
+    config = LlamaConfig(**sizes, eos_token_id=1, pad_token_id=1)
     network = LlamaForCausalLM(config)
     with torch.no_grad():
         for layer in network.model.layers:

@@ -1,6 +1,5 @@
 """Streams whose clients ask for progress or a promise: what comes before a backend answers, and how errors end them."""
 
-import asyncio
 from typing import Any
 
 import orjson
@@ -30,11 +29,8 @@ WAITING = [
     ids=["progress by header", "progress by field", "promise by field", "promise by header"],
 )
 async def test_a_waiting_client_that_asks_is_told(headers: dict[str, str], fields: Any, comments: bool) -> None:
-    backend = Backend(slots=1)
-    async with gateway(backend, slots=1) as gate:
+    async with crowded(1) as (backend, gate, _):
         gate.measure()
-        first = gate.begin(1)
-        await until(lambda: backend.running == 1)
         async with gate.client.post(CHAT, json=chat(**fields), headers=headers) as early:
             assert early.status == 200 and early.content_type == "text/event-stream" and len(backend.seen) == 1
             assert early.headers["x-lengthwise-place"] == "1"
@@ -46,7 +42,6 @@ async def test_a_waiting_client_that_asks_is_told(headers: dict[str, str], field
             assert (await early.read()).endswith(tokens + b"data: [DONE]\n\n")
         assert b"promise" not in backend.bodies[-1], "strict backends refuse what they do not know"
         assert not {name.lower() for name in backend.seen[-1]} & {"x-lengthwise-progress", "x-lengthwise-promise"}
-        await asyncio.gather(*first)
 
 
 async def test_a_whole_answers_promise_stays_at_the_gateway_too() -> None:
@@ -58,12 +53,11 @@ async def test_a_whole_answers_promise_stays_at_the_gateway_too() -> None:
 
 
 async def test_others_get_the_backends_status() -> None:
-    async with crowded(1) as (backend, gate, asked):
-        waiting = asyncio.ensure_future(gate.client.post(CHAT, json=chat(bad=418)))
+    async with crowded(1) as (backend, gate, _):
+        (waiting,) = gate.begin(1, bad=418)
         await until(lambda: gate.table.requests_waiting == 1)
         backend.go_on.set()
-        assert (await waiting).status == 418
-        await asyncio.gather(*asked)
+        assert (await waiting)[0] == 418
 
 
 ERRORS = {
@@ -80,8 +74,8 @@ ERRORS = {
 async def test_an_error_of_a_backend_is_the_last_event(path: str, event: bytes, error: str) -> None:
     kind, said = ERRORS[error]
     async with gateway(Hostile(kind.replace(b"200 OK", b"400 Bad"))) as gate:
-        async with gate.client.post(path, json=chat(), headers=HEADER) as early:
-            head, _, data = (await early.read()).removesuffix(DONE).rpartition(b"data: ")
+        early = await gate.post(path, chat(), **HEADER)
+        head, _, data = early.body.removesuffix(DONE).rpartition(b"data: ")
         told = orjson.loads(data)["error"]
         assert head.strip(b"\n") == event.strip(b"\n") and told["message"] == said
         assert error != "OpenAI's" or told["code"] == 7, "as it came"
@@ -90,37 +84,34 @@ async def test_an_error_of_a_backend_is_the_last_event(path: str, event: bytes, 
 
 @pytest.mark.parametrize("kind", [plain(b'{"choices": []}'), answer(b"", status=b"204 None")])
 async def test_an_answer_that_is_no_stream_is_an_error(kind: bytes) -> None:
-    async with gateway(Hostile(kind)) as gate, gate.client.post(CHAT, json=chat(), headers=HEADER) as early:
-        told = await early.read()
+    async with gateway(Hostile(kind)) as gate:
+        told = (await gate.post(CHAT, chat(), **HEADER)).body
         assert b"without a stream" in told and b"backend_failed" in told
 
 
-async def test_a_stream_that_breaks_off_ends_in_its_dialect() -> None:
-    cut = Hostile(answer(TOKEN + DONE).removesuffix(DONE))
-    async with gateway(cut) as gate:
-        async with gate.client.post("/v1/messages", json=chat()) as broken:
-            assert b"\n\nevent: error\ndata: " in await broken.read()
-        async with gate.client.post(RESPONSES, json=chat()) as broken:
-            (failed,) = responses(await broken.read())
-            assert failed["response"]["error"] == {"code": "server_error", "message": BROKE_OFF}
+async def test_a_message_that_breaks_off_ends_in_its_dialect() -> None:
+    async with gateway(cut_off(TOKEN)) as gate:
+        assert b"\n\nevent: error\ndata: " in (await gate.post("/v1/messages", chat())).body
 
 
 RESPONSES = "/v1/responses"
 
 
 def sent(kind: str, number: Any, **fields: Any) -> bytes:
-    return b"event: %b\ndata: %b\n\n" % (
-        kind.encode(),
-        orjson.dumps({"type": kind, "sequence_number": number, **fields}),
-    )
+    told = orjson.dumps({"type": kind, "sequence_number": number, **fields})
+    return b"event: %b\ndata: %b\n\n" % (kind.encode(), told)
 
 
 OWN = {"id": "resp_theirs", "model": "their-model", "created_at": 7}
-CREATED = [
-    sent(f"response.{kind}", n, response=OWN | {"tools": []}) for n, kind in enumerate(("created", "in_progress"))
-]
+BEGUN = ("response.created", "response.in_progress")
+CREATED = [sent(kind, number, response=OWN | {"tools": []}) for number, kind in enumerate(BEGUN)]
 DELTAS = [sent("response.output_text.delta", n, item_id="msg_1", delta="x" * 99) for n in range(2, 500)]
 ODD = ("x" * 9000, 5, None, "\x00", {"id": "y"})
+
+
+def cut_off(stream: bytes) -> Hostile:
+    """A backend that breaks off behind these bytes."""
+    return Hostile(answer(stream + b"x").removesuffix(b"x"))
 
 
 @pytest.mark.parametrize("headers", [{}, HEADER], ids=["", "early"])
@@ -128,47 +119,38 @@ ODD = ("x" * 9000, 5, None, "\x00", {"id": "y"})
 async def test_a_response_that_breaks_off_ends_as_its_own(half: bytes, headers: dict[str, str]) -> None:
     """Its last event had another id, no model, and the number 1."""
     stream = b"".join([*CREATED, *DELTAS, half])
-    async with (
-        gateway(Hostile(answer(stream + b"x").removesuffix(b"x"))) as gate,
-        gate.client.post(RESPONSES, json=chat(model="asked"), headers=headers) as broken,
-    ):
-        told = await broken.read()
-    *_, failed = [orjson.loads(one[6:]) for one in told.removeprefix(stream).splitlines() if one.startswith(b"data: {")]
+    async with gateway(cut_off(stream)) as gate:
+        told = (await gate.post(RESPONSES, chat(model="asked"), **headers)).body
+    *_, failed = responses(told.removeprefix(stream))
     assert told.startswith(stream) and b"\n\nevent: response.failed\n" in told
     assert (failed["type"], failed["sequence_number"]) == ("response.failed", 500)
-    assert failed["response"].items() >= (OWN | {"status": "failed"}).items()
+    error = {"code": "server_error", "message": BROKE_OFF}
+    assert failed["response"].items() >= (OWN | {"status": "failed", "error": error}).items()
 
 
 @pytest.mark.parametrize("odd", ODD)
 async def test_what_a_backend_says_of_its_response_is_bounded(odd: Any) -> None:
     first = sent("response.created", odd, response={"id": odd, "model": odd, "created_at": odd})
-    async with (
-        gateway(Hostile(answer(first + DELTAS[0] + b"x").removesuffix(b"x"))) as gate,
-        gate.client.post(RESPONSES, json=chat(model="m" * 9000)) as broken,
-    ):
-        *_, failed = responses(await broken.read())
+    async with gateway(cut_off(first + DELTAS[0])) as gate:
+        *_, failed = responses((await gate.post(RESPONSES, chat(model="m" * 9000))).body)
     own = failed["response"]
     assert failed["sequence_number"] == 3 and 0 < len(own["id"]) <= 256 and 0 < len(own["model"]) <= 256
     assert type(own["created_at"]) is int
 
 
 async def test_a_response_that_fails_behind_keep_alives_goes_on_with_their_numbers() -> None:
-    backend = Backend(slots=1)
-    async with gateway(backend, slots=1, sse_keep_alive_interval=0.02) as gate:
-        first = gate.begin(1)
-        await until(lambda: backend.running == 1)
+    """Codex breaks off a stream without an event."""
+    async with crowded(1, sse_keep_alive_interval=0.02) as (_, gate, _):
         headers = {**HEADER, "X-Request-Id": "mine"}
         async with gate.client.post(RESPONSES, json=chat(model="asked"), headers=headers) as early:
             frames = [await early.content.readuntil(b"\n\n") for _ in range(3)]
-            await gate.client.post("/v1/requests/mine/cancel")
+            await gate.post("/v1/requests/mine/cancel")
             events = responses(b"".join(frames) + await early.read())
-        backend.go_on.set()
-        await asyncio.gather(*first)
+    assert [event["type"] for event in events[:2]] == [*BEGUN]
     assert [event["sequence_number"] for event in events] == [*range(len(events))]
     assert events[-1]["type"] == "response.failed"
-    assert {(event["response"]["id"], event["response"]["model"]) for event in events} == {
-        (events[0]["response"]["id"], "asked")
-    }
+    told = [(event["response"]["id"], event["response"]["model"]) for event in events]
+    assert {*told} == {(told[0][0], "asked")}
 
 
 def responses(stream: bytes) -> list[Any]:
@@ -184,46 +166,33 @@ async def test_an_error_of_a_response_is_a_failed_response(status: int, code: st
     """Codex reads no other events, and asks again but after invalid_prompt; OpenAI's own want `created` first."""
     kind, said = ERRORS["OpenAI's"]
     async with gateway(Hostile(kind.replace(b"200 OK", b"%d Bad" % status))) as gate:
-        async with gate.client.post(RESPONSES, json=chat(), headers=HEADER) as early:
-            created, failed = responses(stream := await early.read())
+        created, failed = responses(stream := (await gate.post(RESPONSES, chat(), **HEADER)).body)
         assert stream.startswith(b"event: response.created\n") and DONE not in stream
         assert created["response"]["status"] == "in_progress" and created["response"]["id"][:5] == "resp_"
         assert failed["type"] == "response.failed"
         assert failed["response"]["error"] == {"code": code or "server_error", "message": said}
 
 
-async def test_a_response_and_a_message_that_wait_are_kept_alive_by_events() -> None:
-    """Codex breaks off a stream without an event."""
-    backend = Backend(slots=1)
-    async with gateway(backend, slots=1, sse_keep_alive_interval=0.05) as gate:
-        first = gate.begin(1)
-        await until(lambda: backend.running == 1)
-        async with gate.client.post(RESPONSES, json=chat(), headers=HEADER) as early:
-            frames = [await early.content.readuntil(b"\n\n") for _ in range(3)]
-        kinds = [event["type"] for event in responses(b"".join(frames))]
-        assert kinds[:2] == ["response.created", "response.in_progress"]
-        assert kinds[2:] in ([], ["response.in_progress"])
-        async with gate.client.post("/v1/messages", json=chat(), headers=HEADER) as early:
-            while not (told := await early.content.readuntil(b"\n\n")).startswith(b"event: ping\n"):
-                assert told.startswith(b": queued")
-        backend.go_on.set()
-        await asyncio.gather(*first)
+async def test_a_message_that_waits_is_kept_alive_by_events() -> None:
+    async with (
+        crowded(1, sse_keep_alive_interval=0.05) as (_, gate, _),
+        gate.client.post("/v1/messages", json=chat(), headers=HEADER) as early,
+    ):
+        while not (told := await early.content.readuntil(b"\n\n")).startswith(b"event: ping\n"):
+            assert told.startswith(b": queued")
 
 
 async def test_a_call_cancelled_by_its_id_ends_its_stream() -> None:
-    async with crowded(1) as (backend, gate, asked):
-        async with gate.client.post(CHAT, json=chat(), headers=HEADER) as early:
-            name = (await gate.get("/v1/requests"))["data"][0]["id"]
-            await gate.client.post(f"/v1/requests/{name}/cancel")
-            assert b"request_cancelled" in await early.read()
-        backend.go_on.set()
-        await asyncio.gather(*asked)
+    async with crowded(1) as (_, gate, _), gate.client.post(CHAT, json=chat(), headers=HEADER) as early:
+        name = (await gate.get("/v1/requests"))["data"][0]["id"]
+        await gate.post(f"/v1/requests/{name}/cancel")
+        assert b"request_cancelled" in await early.read()
 
 
 async def test_what_cannot_be_read_is_refused_before_the_headers() -> None:
-    wrong = {"X-Lengthwise-Progress": "yes"}
-    async with gateway(Backend()) as gate, gate.client.post(CHAT, json=chat(), headers=wrong) as refused:
-        assert refused.status == 400 and "must be 0 or 1" in (await refused.json())["error"]["message"]
+    async with gateway(Backend()) as gate:
+        refused = await gate.post(CHAT, chat(), **{"X-Lengthwise-Progress": "yes"})
+        assert refused.status == 400 and "must be 0 or 1" in refused.json["error"]["message"]
 
 
 @pytest.mark.parametrize("tokens", [1, 5])
@@ -231,9 +200,7 @@ async def test_backends_whose_answers_come_at_once_are_measured_by_whole_answers
     """Their second tokens came with the last, so that no call was ever told an end, and no promise given."""
     async with gateway(Backend(waits=False)) as gate:
         for _ in range(4):
-            async with gate.client.post(CHAT, json=chat(max_tokens=tokens)) as told:
-                assert "x-lengthwise-by" not in told.headers
-                await told.read()
+            assert "x-lengthwise-by" not in (await gate.post(CHAT, chat(max_tokens=tokens))).headers
         assert (await gate.ask(promise=WITHIN))[0] == 200
         assert (await gate.ask(promise={"within_ms": 0.001}))[0] == 503
 
@@ -246,11 +213,9 @@ async def test_what_no_backend_takes_is_no_reason_to_refuse_a_promise(field: str
     async with gateway(Backend(waits=False)) as gate:
         gate.measure()
         wrong = {name: one for name, one in chat(**{field: value}, promise=WITHIN).items() if one is not None}
-        async with gate.client.post(CHAT, json=wrong) as told:
-            assert (told.status, (await told.json())["error"]["param"]) == (400, field)
-        async with gate.client.post("/v1/estimate", json=chat(promise={"within_ms": 0.001})) as foreseen:
-            assert (await foreseen.json())["refused"] == "promise_refused"
-        async with gate.client.post(
-            "/v1/estimate", json=chat(max_tokens=-1, promise={"within_ms": 86_400_000})
-        ) as foreseen:
-            assert foreseen.status == 200, "no limit, to some backends"
+        told = await gate.post(CHAT, wrong)
+        assert (told.status, told.json["error"]["param"]) == (400, field)
+        foreseen = await gate.post("/v1/estimate", chat(promise={"within_ms": 0.001}))
+        assert foreseen.json["refused"] == "promise_refused"
+        foreseen = await gate.post("/v1/estimate", chat(max_tokens=-1, promise={"within_ms": 86_400_000}))
+        assert foreseen.status == 200, "no limit, to some backends"

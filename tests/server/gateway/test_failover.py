@@ -16,10 +16,11 @@ from server.gateway.health import EJECTED, LONGEST, Health
 from server.gateway.sending import RETRIES
 from tests.server.gateway import processes
 from tests.server.gateway.backends import Backend, Gateway, chat, crowded, gateway, until
-from tests.server.gateway.test_hostile import DONE, END, EVENTS, GOOD, TOKEN, Hostile, answer, plain
+from tests.server.gateway.test_hostile import EVENTS, GOOD, TOKEN, Hostile, answer, plain
 
 CALLS = 32
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n"
+BEGUN = HEAD + b"Transfer-Encoding: chunked\r\n\r\n%x\r\n%b\r\n" % (len(TOKEN), TOKEN)
 
 
 class Faulty(Hostile):
@@ -114,10 +115,8 @@ async def test_a_list_of_models_comes_from_another_backend_where_one_stalls() ->
 
 
 async def test_a_stream_that_stalls_ends_with_an_error_and_a_whole_answer_goes_elsewhere() -> None:
-    faulty, good = Faulty(HEAD + b"Transfer-Encoding: chunked\r\n\r\n%x\r\n%b\r\n" % (len(TOKEN), TOKEN)), Hostile()
+    faulty, good = Faulty(BEGUN), Hostile()
     faulty.stalls = True
-    usage = b'data: {"choices": [], "usage": {"completion_tokens": 1}}\n\n'
-    good.kind = answer(TOKEN + END + usage + DONE)
     async with gateway(faulty, good, idle_timeout=0.1) as gate:
         status, told = await gate.ask()
         assert status == 200 and told.startswith(TOKEN) and b"backend_failed" in told
@@ -129,8 +128,7 @@ async def test_a_stream_that_stalls_ends_with_an_error_and_a_whole_answer_goes_e
 @pytest.mark.parametrize("stalls", [True, False])
 async def test_a_backend_that_breaks_off_its_answers_rests(stalls: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("server.gateway.health.REST", 0.5)
-    begun = HEAD + b"Transfer-Encoding: chunked\r\n\r\n%x\r\n%b\r\n" % (len(TOKEN), TOKEN)
-    faulty, good = Faulty(begun), Hostile(answer(EVENTS))
+    faulty, good = Faulty(BEGUN), Hostile()
     faulty.stalls = stalls
     async with gateway(faulty, good, idle_timeout=0.05, slots=1) as gate:
         ends: Counter[Any] = Counter()
@@ -152,7 +150,7 @@ async def test_clients_that_leave_are_not_their_backends_fault(stream: bool, mon
         return await prepare(response, request)
 
     monkeypatch.setattr(web.StreamResponse, "prepare", leave)
-    only = Hostile(answer(EVENTS))
+    only = Hostile()
     async with gateway(only) as gate:
         for _ in range(2 * EJECTED):
             with pytest.raises(aiohttp.ClientError):
@@ -174,9 +172,8 @@ async def test_an_only_backend_is_asked_again_then_believed(status: bytes, code:
     only = Hostile(answer(body, b"Retry-After: 7", status=status + b" No", kind=b"application/json"))
     async with gateway(only) as gate:
         gate.port.health.tried = True  # as one that rested, before the others broke off
-        async with gate.client.post("/v1/chat/completions", json=chat()) as told:
-            assert (told.status, told.headers["Retry-After"]) == (int(status), "7")
-            assert await told.read() == body
+        told = await gate.post("/v1/chat/completions", chat())
+        assert (told.status, told.headers["Retry-After"], told.body) == (int(status), "7", body)
         assert len(only.heads) == asked
         only.kind = GOOD
         assert await gate.ask() == (200, EVENTS)
@@ -210,8 +207,8 @@ async def test_a_call_of_which_something_may_be_kept_is_sent_once(
 ) -> None:
     faulty, good = Hostile(kind), Hostile()
     async with gateway(faulty, good, **flags) as gate:
-        async with gate.client.post(path, json={"input": "x", "stream": True, **fields}) as told:
-            assert (told.status == 200) is again
+        told = await gate.post(path, {"input": "x", "stream": True, **fields})
+        assert (told.status == 200) is again
         assert (len(faulty.heads), len(good.heads)) == (1, int(again))
 
 
@@ -290,10 +287,8 @@ SLIPS: dict[str, tuple[bytes, str]] = {
 async def test_slips_of_an_operator_are_said_at_the_start(slip: str, caplog: pytest.LogCaptureFixture) -> None:
     page, said = SLIPS[slip]
     behind = Hostile(pages={"/v1/models": page, "/models": answer(b"", status=b"404 Not Found")})
-    async with behind.listening() as url:
-        named = url.removesuffix("/v1") if slip == "no /v1" else url
-        async with gateway(named) as gate:
-            assert await gate.ask() == (200, EVENTS) and behind.heads[0].startswith(b"POST /v1/chat/completions")
+    async with behind.listening() as url, gateway(url.removesuffix("/v1") if slip == "no /v1" else url) as gate:
+        assert await gate.ask() == (200, EVENTS) and behind.heads[0].startswith(b"POST /v1/chat/completions")
     assert [said in one.getMessage() for one in caplog.records if one.levelno >= logging.WARNING] == [True]
 
 
@@ -303,8 +298,7 @@ async def test_without_models_a_backend_is_ready_by_a_call(path: str | None, cap
     refused = {} if path is None else {f"/v2{path}": answer(b"{}", status=b"400 No")}
     behind, good = Hostile(missing, pages=refused), Hostile()
     async with behind.listening() as url, gateway(url.replace("/v1", "/v2")) as gate:
-        async with gate.client.get("/health/ready") as told:
-            assert told.status == (503 if path is None else 200)
+        assert (await gate.call("GET", "/health/ready")).status == (503 if path is None else 200)
         said = [one.getMessage() for one in caplog.records if one.levelno >= logging.WARNING]
         assert ["--backend wants the URL" in one for one in said] == [path is None]
     if path is None:
@@ -329,17 +323,15 @@ async def test_backends_that_never_answered_end_a_call_with_the_reason(monkeypat
         assert status == 503 and b"no backend answers" in told and b"127.0.0.1" not in told
         failures = [line for line in (await gate.read("/metrics")).splitlines() if b"failure_total{" in line]
         assert [one for one in failures if not one.endswith(b" 0.0")] == [FAILED]
-        async with gate.client.get("/v1/models") as answered:
-            assert answered.status == 503
+        assert (await gate.call("GET", "/v1/models")).status == 503
+        assert "no backend answers" in (await gate.get("/health/ready"))["error"]["message"]
 
 
 @pytest.mark.usefixtures("quick")
 async def test_a_backend_that_is_gone_for_long_ends_calls_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("server.gateway.sending.FIRST_ANSWER", 0.2)
-    only = Hostile(answer(EVENTS))
-    async with AsyncExitStack() as stack, AsyncExitStack() as life:
-        url = await life.enter_async_context(only.listening())
-        gate = await stack.enter_async_context(gateway(url))
+    only = Hostile()
+    async with AsyncExitStack() as life, gateway(await life.enter_async_context(only.listening())) as gate:
         assert await gate.ask() == (200, EVENTS)
         await life.aclose()
         ends = await asyncio.gather(*(gate.ask(stream=stream) for stream in (True, False)))
@@ -367,19 +359,13 @@ async def test_a_gateway_that_waits_starts_when_its_backend_answers(monkeypatch:
 
 async def test_an_estimate_comes_from_the_gateway_itself() -> None:
     body = {"messages": [{"role": "user", "content": "x" * 400}], "max_tokens": 7}
-    async with crowded(2) as (behind, gate, asked):
-
-        async def estimate(given: dict[str, Any]) -> tuple[int, Any]:
-            async with gate.client.post("/v1/estimate", json=given) as told:
-                return told.status, await told.json()
-
+    async with crowded(2) as (behind, gate, _):
         for given in (body, {"prompt": "x" * 440}, {"input": "x" * 440}):
-            status, told = await estimate(given)
-            assert status == 200 and 100 < told["prompt_tokens"] < 120 and told["place"] == 2
-        assert [(await estimate(given))[0] for given in ({}, {"x": 1}, body | {"n": 65})] == [400] * 3
+            told = await gate.post("/v1/estimate", given)
+            assert told.status == 200 and 100 < told.json["prompt_tokens"] < 120 and told.json["place"] == 2
+        refused: tuple[dict[str, Any], ...] = ({}, {"x": 1}, body | {"n": 65})
+        assert [(await gate.post("/v1/estimate", given)).status for given in refused] == [400] * 3
         assert len(behind.bodies) == 1
-        behind.go_on.set()
-        await asyncio.gather(*asked)
 
 
 LISTED = [
@@ -391,11 +377,10 @@ LISTED = [
 
 @pytest.mark.parametrize(("listed", "most"), LISTED)
 async def test_no_answer_is_expected_beyond_a_backends_context(listed: bytes, most: int) -> None:
-    behind = Hostile(answer(EVENTS), pages={"/v1/models": plain(b'{"data": [{"id": "m", %b}]}' % listed)})
+    behind = Hostile(pages={"/v1/models": plain(b'{"data": [{"id": "m", %b}]}' % listed)})
     async with gateway(behind) as gate:
         asked = {"messages": [{"role": "user", "content": "x"}]}
-        async with gate.client.post("/v1/estimate", json=asked) as told:
-            assert (await told.json())["predicted_tokens"]["median"] == most
+        assert (await gate.post("/v1/estimate", asked)).json["predicted_tokens"]["median"] == most
 
 
 BODIES = [
@@ -413,8 +398,8 @@ async def test_a_body_of_json_is_sent_as_json(path: str, body: bytes, kind: str 
     behind = Hostile()
     async with gateway(behind) as gate:
         headers, skipped = {} if kind is None else {"Content-Type": kind}, ["Content-Type"] if kind is None else []
-        async with gate.client.post(path, data=body, headers=headers, skip_auto_headers=skipped) as told:
-            assert told.status == (400 if path == "/v1/chat/completions" and body[:1] != b"{" else 200)
+        told = await gate.call("POST", path, data=body, headers=headers, skip_auto_headers=skipped)
+        assert told.status == (400 if path == "/v1/chat/completions" and body[:1] != b"{" else 200)
     assert [b"\r\ncontent-type: " + sent + b"\r\n" in head.lower() for head in behind.heads] in ([True], [])
 
 
@@ -423,7 +408,7 @@ async def test_calls_without_text_take_slots(path: str) -> None:
     behind = Faulty(HEAD)
     behind.stalls = True
     async with gateway(behind, slots=2) as gate:
-        asked = [asyncio.ensure_future(gate.client.post(path, data=b"binary")) for _ in range(5)]
+        asked = [asyncio.ensure_future(gate.call("POST", path, data=b"binary")) for _ in range(5)]
         await until(lambda: len(behind.heads) == 2 and gate.table.requests_in_line == 3)
         for one in asked:
             one.cancel()

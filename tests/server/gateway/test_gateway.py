@@ -3,7 +3,7 @@
 import asyncio
 import random
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from itertools import count, product
 from typing import Any
@@ -30,9 +30,9 @@ async def test_bytes_are_passed_on_as_they_came_both_ways() -> None:
     backend = Backend(waits=False)
     async with gateway(backend) as gate:
         body = b'{"messages":  [{"content": "\\u00e9"}], "max_tokens": 5, "stream": true, "their_own": [1.0]}'
-        async with gate.client.post("/v1/chat/completions?x=%20", data=body, headers={"x-mine": "1"}) as answer:
-            assert (answer.status, await answer.read()) == (200, WHOLE)
-            assert answer.headers["Content-Type"] == "text/event-stream"
+        answer = await gate.call("POST", "/v1/chat/completions?x=%20", data=body, headers={"x-mine": "1"})
+        assert (answer.status, answer.body) == (200, WHOLE)
+        assert answer.headers["Content-Type"] == "text/event-stream"
         assert backend.bodies == [body]
         assert backend.seen[0]["x-mine"] == "1" and "x-lengthwise-place" in answer.headers
         status, whole = await gate.ask(stream=False)
@@ -75,9 +75,8 @@ async def test_a_length_is_of_one_answer_however_many_a_call_asks_for(fields: di
     asked = {"max_tokens": 20, **({} if "prompt" in fields else chat()), **fields}
     async with gateway(Backend(waits=False)) as gate:
         for _ in range(3):
-            async with gate.client.post("/v1/estimate", json=asked) as answer:
-                told = await answer.json()
-            assert told["predicted_tokens"]["median"] <= 20 * answers
+            told = await gate.post("/v1/estimate", asked)
+            assert told.json["predicted_tokens"]["median"] <= 20 * answers
             assert (await gate.ask(n=4, max_tokens=20))[0] == 200
         assert read_meta(orjson.dumps(asked)).answers == answers
 
@@ -239,22 +238,14 @@ async def test_a_deadline_ends_a_call_that_waits() -> None:
         assert await first == (200, WHOLE)
 
 
-async def test_a_call_that_never_reaches_a_backend_uses_no_quota_up() -> None:
+async def test_a_call_that_never_reaches_a_backend_or_is_refused_by_it_uses_no_quota_up() -> None:
     async with gateway(Backend(waits=False), requests_per_minute=2) as gate:
         gate.measure()
         for fields in ({"promise": {"within_ms": 0.001}}, {"deadline_ms": 0.001}):
             for stream in (True, False):
                 assert (await gate.ask(**fields, stream=stream))[0] in (503, 504)
-            async with gate.client.post("/v1/chat/completions", json=chat(**fields), headers=PROGRESS) as early:
-                assert b"deadline_exceeded" in await early.read() or early.status == 503
-        assert [(await gate.ask())[0] for _ in range(3)] == [200, 200, 429]
-
-
-PROGRESS = {"X-Lengthwise-Progress": "1"}
-
-
-async def test_a_call_that_its_backend_refuses_uses_no_quota_up() -> None:
-    async with gateway(Backend(waits=False), requests_per_minute=2) as gate:
+            early = await gate.post("/v1/chat/completions", chat(**fields), **{"X-Lengthwise-Progress": "1"})
+            assert b"deadline_exceeded" in early.body or early.status == 503
         assert {(await gate.ask(bad=status))[0] for status in (400, 404, 422, 429)} == {400, 404, 422, 429}
         assert [(await gate.ask())[0] for _ in range(3)] == [200, 200, 429]
 
@@ -265,48 +256,34 @@ OTHERS = ("PUT", "PATCH", "OPTIONS", "TRACE", "PROPFIND")
 @pytest.mark.parametrize("keys", [(), ("a", "b")])
 async def test_another_method_is_told_which_ones_there_are(keys: tuple[str, ...]) -> None:
     """GET /v1/estimate, and later DELETE /v1/requests/ID, were said to be no paths of the gateway."""
-    others: dict[str, Sequence[str]] = {
-        "GET": ("estimate", "embeddings", "chat/completions", "requests/a/cancel"),
-        "DELETE": ("requests/a",),
-        "POST": ("requests", "models", "requests/a"),
-        "PUT": ("models/org/name",),
-        "PATCH": ("requests/a",),
+    others: dict[tuple[int, str | None], Iterable[tuple[str, str]]] = {
+        (405, "POST"): [
+            *product(["GET"], ("estimate", "embeddings", "chat/completions", "requests/a/cancel")),
+            *product(OTHERS, ("chat/completions", "embeddings", "responses")),
+        ],
+        (405, "GET,HEAD"): [
+            *product(["POST"], ("requests", "models", "requests/a")),
+            *product(["DELETE", "PATCH"], ["requests/a"]),
+            ("PUT", "models/org/name"),
+        ],
+        (405, "DELETE,GET,HEAD"): [("PUT", "files/a")],
+        (404, None): [("DELETE", "requests/a/b"), *product(OTHERS, ("x", "requests/a/b"))],
     }
     async with gateway(Backend(), keys=keys) as gate:
         gate.client.headers.update(bearer("a"))
-        for method, path in ((method, path) for method, paths in others.items() for path in paths):
-            async with gate.client.request(method, f"/v1/{path}") as answer:
-                allowed = "POST" if method == "GET" else "GET,HEAD"
-                assert (answer.status, answer.headers["Allow"]) == (405, allowed), path
-        for method, path in (
-            ("DELETE", "requests/a/b"),
-            *product(OTHERS, ("x", "requests/a/b")),
-        ):
-            async with gate.client.request(method, f"/v1/{path}") as answer:
-                assert (answer.status, answer.headers.get("Allow")) == (404, None), path
-        for method, path in product(OTHERS, ("chat/completions", "embeddings", "responses")):
-            async with gate.client.request(method, f"/v1/{path}") as answer:
-                assert (answer.status, answer.headers["Allow"]) == (405, "POST"), path
-        async with gate.client.put("/v1/files/a") as answer:
-            assert (answer.status, answer.headers["Allow"]) == (405, "DELETE,GET,HEAD")
+        for told, calls in others.items():
+            for method, path in calls:
+                answer = await gate.call(method, f"/v1/{path}")
+                assert (answer.status, answer.headers.get("Allow")) == told, (method, path)
 
 
-async def test_a_call_can_be_cancelled_by_its_id() -> None:
-    async with crowded(2) as (backend, gate, asked):
+@pytest.mark.parametrize(("stream", "statuses"), [(True, {200, 499}), (False, {499})])
+async def test_a_call_can_be_cancelled_by_its_id(stream: bool, statuses: set[int]) -> None:
+    """A whole answer before it comes."""
+    async with crowded(2, stream=stream) as (backend, gate, asked):
         for call in (await gate.get("/v1/requests"))["data"]:
-            await gate.client.post(f"/v1/requests/{call['id']}/cancel")
-        assert {status for status, _ in await asyncio.gather(*asked)} == {200, 499}
-        await until(lambda: backend.open == 0)
-
-
-async def test_a_whole_answer_can_be_cancelled_before_it_comes() -> None:
-    backend = Backend()
-    async with gateway(backend) as gate:
-        (asked,) = gate.begin(1, stream=False)
-        await until(lambda: backend.running == 1)
-        (call,) = (await gate.get("/v1/requests"))["data"]
-        await gate.client.post(f"/v1/requests/{call['id']}/cancel")
-        assert (await asked)[0] == 499
+            await gate.post(f"/v1/requests/{call['id']}/cancel")
+        assert {status for status, _ in await asyncio.gather(*asked)} == statuses
         await until(lambda: backend.open == 0)
 
 

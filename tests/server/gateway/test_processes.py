@@ -7,7 +7,7 @@ import re
 import signal
 import socket
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
@@ -32,11 +32,6 @@ async def client() -> AsyncIterator[aiohttp.ClientSession]:
 async def read(session: aiohttp.ClientSession, url: str) -> Any:
     async with session.get(url) as answer:
         return await answer.json()
-
-
-async def until(condition: Callable[[], Awaitable[bool]]) -> None:
-    while not await condition():
-        await asyncio.sleep(0.02)
 
 
 async def under_way(session: aiohttp.ClientSession, server: Process) -> int:
@@ -71,10 +66,8 @@ async def test_calls_that_are_aborted_leave_nothing() -> None:
 
             await asyncio.gather(*(leave() for _ in range(50)))
 
-            async def nothing_is_left() -> bool:
-                return await under_way(session, before) + await under_way(session, behind) == 0
-
-            await until(nothing_is_left)
+            while await under_way(session, before) + await under_way(session, behind):
+                await asyncio.sleep(0.02)
             body = chat(max_tokens=20)
             answers = await asyncio.gather(*(session.post(f"{before.url}{PATH}", json=body) for _ in range(80)))
             assert {answer.status for answer in answers} == {200}
@@ -131,18 +124,12 @@ async def test_a_gateway_that_is_killed_closes_every_connection() -> None:
     with backend(slots=4) as behind, gateway(behind.url) as before:
         async with client() as session:
             asked = [asyncio.ensure_future(ask_to_the_end(session, before, bool(number % 2))) for number in range(8)]
-
-            async def all_run() -> bool:
-                return await under_way(session, before) == 8 and await under_way(session, behind) >= 4
-
-            await until(all_run)
+            while await under_way(session, before) < 8 or await under_way(session, behind) < 4:
+                await asyncio.sleep(0.02)
             before.process.kill()
             assert await asyncio.gather(*asked) == ["closed"] * 8
-
-            async def rows_have_ended() -> bool:
-                return await under_way(session, behind) == 0
-
-            await until(rows_have_ended)
+            while await under_way(session, behind):
+                await asyncio.sleep(0.02)
 
 
 async def ask_to_the_end(session: aiohttp.ClientSession, server: Process, stream: bool) -> str:

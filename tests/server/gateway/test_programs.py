@@ -48,7 +48,7 @@ async def test_a_turn_finds_its_program_by_the_answer_that_it_goes_on_from_and_n
             ("b", {"input": "Go on.", "previous_response_id": "resp_1"}),
             ("a", {"input": "Hi, you.", "previous_response_id": "resp_9"}),
         ):
-            async with gate.client.post("/v1/responses", json={**body, "user": user, "stream": stream}) as answer:
-                assert answer.status == 200 and await answer.read()
+            answer = await gate.post("/v1/responses", {**body, "user": user, "stream": stream})
+            assert answer.status == 200 and answer.body
     first, *others = found
     assert [one is first for one in others] == [True, True, False, False]

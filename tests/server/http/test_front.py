@@ -13,9 +13,10 @@ from server.api.errors import ApiError
 from server.config import ConfigError, FrontConfig, ServeConfig
 from server.http.front import Front, build_front, check_host, local_hosts
 from server.keys import Keyring
-from tests.server.live import Live, chat_body, live_server
+from tests.server.live import Live, bearer, chat_body, live_server
 
 CHAT = "/v1/chat/completions"
+KEY = "a-long-key-for-the-tests"
 PAGE = "https://chat.example"
 ASKS = {"Origin": PAGE, "Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "authorization"}
 
@@ -34,11 +35,6 @@ async def test_by_default_no_page_is_let_in_and_none_can_call_behind_the_users_b
     assert len(live.dispatcher.submitted) == 1
 
 
-async def test_programs_that_are_no_browsers_are_not_concerned(live: Live) -> None:
-    assert (await ask(live, "POST", {}))[0] == 200
-    assert (await ask(live, "POST", {"Origin": live.url}))[0] == 200
-
-
 async def test_a_page_is_foreign_by_its_name_where_the_browser_does_not_say(live: Live) -> None:
     """Browsers send Sec-Fetch-Site to https and localhost alone: over http in a network, any page could call."""
     for origin, host, expected in (
@@ -47,21 +43,21 @@ async def test_a_page_is_foreign_by_its_name_where_the_browser_does_not_say(live
         ("null", "box.example:8000", 403),
         ("http://box.example:8000", "box.example:8000", 200),
         ("https://Box.example", "box.example", 200),
+        (live.url, f"127.0.0.1:{live.port}", 200),
     ):
         assert (await ask(live, "POST", {"Origin": origin, "Host": host}))[0] == expected, origin
     assert (await ask(live, "GET", {"Origin": "http://evil.example"}))[0] == 405  # harmless, though not served here
 
 
 async def test_an_origin_that_is_named_may_call_with_a_key_and_read_streams_and_errors() -> None:
-    key = "a-long-key-for-the-tests"
-    front = Front(Access(Keyring([key])), FrontConfig(allowed_origins=(PAGE,)))
+    front = Front(Access(Keyring([KEY])), FrontConfig(allowed_origins=(PAGE,)))
     async with live_server(front=front) as live:
         status, headers = await ask(live, "OPTIONS", ASKS)
         assert (status, headers["Access-Control-Allow-Origin"]) == (204, PAGE)
         assert headers["Access-Control-Allow-Methods"] == "POST"
         assert headers["Access-Control-Allow-Headers"] == "authorization"
         call = {"Origin": PAGE, "Sec-Fetch-Site": "cross-site"}
-        for more, expected in (({"Authorization": f"Bearer {key}"}, 200), ({}, 401)):
+        for more, expected in ((bearer(KEY), 200), ({}, 401)):
             status, headers = await ask(live, "POST", call | more)
             assert (status, headers["Access-Control-Allow-Origin"]) == (expected, PAGE)
             assert "Origin" in headers.getall("Vary")
@@ -89,9 +85,6 @@ NEEDY = [
 def test_what_needs_another_setting_is_refused_without_it(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         build_front(FrontConfig(**settings), {})
-
-
-KEY = "a-long-key-for-the-tests"
 
 
 OURS = (

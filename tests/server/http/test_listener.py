@@ -109,19 +109,17 @@ async def test_an_answer_that_nobody_reads_loses_its_connection(stream: bool, mo
             await until(lambda: live.dispatcher.table.requests_running == 0)
 
 
-async def test_the_system_too_cuts_off_who_takes_nothing(live: Live) -> None:
+async def test_the_system_too_cuts_off_who_takes_nothing(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
     """Bytes that fit into the system's buffers leave ours, so that nothing here would see their end."""
-    seen: list[int] = []
-    bound = listener._bound_silence
+    seen, bound = list[int](), listener._bound_silence
 
     def look(transport: asyncio.BaseTransport, seconds: float) -> None:
         bound(transport, seconds)
         connection = transport.get_extra_info("socket")
         seen.append(connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT))
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(listener, "_bound_silence", look)
-        await live.chat()
+    monkeypatch.setattr(listener, "_bound_silence", look)
+    await live.chat()
     assert seen == [30_000]
 
 
@@ -156,25 +154,17 @@ def test_a_key_with_a_password_is_refused_without_asking(certificate: tuple[Path
         tls_context(certificate[0], locked)
 
 
-def test_a_key_alone_is_no_certificate() -> None:
-    assert tls_context(None, None) is None
-    with pytest.raises(ConfigError, match="--ssl-certfile"):
-        tls_context(None, Path("key.pem"))
-
-
 async def test_a_unix_socket_serves_from_when_it_listens_and_is_gone_afterwards(tmp_path: Path) -> None:
     path = tmp_path / "server.sock"
     async with played_dispatcher() as dispatcher:
         with take_path(path) as taken:
             assert not path.exists()
-            service = fake_service(dispatcher)
-            async with listen(service, taken, Front(settings=FrontConfig(uds=path))) as app:
+            service, connector = fake_service(dispatcher), aiohttp.UnixConnector(str(path))
+            front, session = Front(settings=FrontConfig(uds=path)), aiohttp.ClientSession(connector=connector)
+            async with listen(service, taken, front) as app, session:
                 with pytest.raises(UserError, match="already in use"), take_path(path):
                     pass
-                connector = aiohttp.UnixConnector(str(path))
-                async with aiohttp.ClientSession(connector=connector) as session:
-                    live = Live(0, service, dispatcher, session, app)
-                    assert text_of(await live.stream_chat()) == ANSWER
+                assert text_of(await Live(0, service, dispatcher, session, app).stream_chat()) == ANSWER
     assert list(tmp_path.iterdir()) == []
 
 
@@ -207,33 +197,25 @@ async def test_another_user_reaches_a_socket_whose_mode_lets_it_at_any_umask(mod
             os.chmod(folder, 0o755)  # as systemd makes a RuntimeDirectory
             async with played_dispatcher() as dispatcher:
                 with take_path(path) as taken:
-                    service = fake_service(dispatcher)
-                    async with listen(service, taken, Front(settings=FrontConfig(uds=path, uds_mode=mode))):
+                    front = Front(settings=FrontConfig(uds=path, uds_mode=mode))
+                    async with listen(fake_service(dispatcher), taken, front):
                         assert await connects_as(65534, path) is reached
     finally:
         os.umask(before)
 
 
-def test_a_socket_that_was_left_behind_is_replaced(tmp_path: Path) -> None:
-    path = tmp_path / "server.sock"
+def test_a_socket_that_was_left_behind_is_replaced_and_what_is_none_is_left_alone(tmp_path: Path) -> None:
+    path, precious = tmp_path / "server.sock", tmp_path / "precious"
     with socket.socket(socket.AF_UNIX) as left:
         left.bind(str(path))
     with take_path(path):
         pass
-
-
-def test_what_is_no_socket_is_left_alone(tmp_path: Path) -> None:
-    path = tmp_path / "precious"
-    path.write_text("data")
-    with pytest.raises(UserError, match="no socket"), take_path(path):
-        pass
-    assert path.read_text() == "data"
-
-
-def test_a_path_that_cannot_be_taken_is_said(tmp_path: Path) -> None:
-    for path in (tmp_path / "absent" / "server.sock", tmp_path / ("x" * 200)):
-        with pytest.raises(UserError, match="cannot be taken"), take_path(path):
+    precious.write_text("data")
+    absent, long = tmp_path / "absent" / "server.sock", tmp_path / ("x" * 200)
+    for path, said in ((precious, "no socket"), (absent, "cannot be taken"), (long, "cannot be taken")):
+        with pytest.raises(UserError, match=said), take_path(path):
             pass
+    assert precious.read_text() == "data"
 
 
 async def test_two_servers_that_load_at_once_do_not_take_each_others_socket(tmp_path: Path) -> None:

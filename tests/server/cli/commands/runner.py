@@ -2,9 +2,11 @@
 
 import argparse
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeAlias
 
 from server.cli import main
+
+Told: TypeAlias = Callable[..., str]
 
 
 def run_command(add_parser: Callable[[Any], None], *arguments: object) -> int:

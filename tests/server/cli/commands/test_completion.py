@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 
 from server.cli.main import main
+from tests.server.cli.commands.runner import Told
 
-ASK = (
-    'source "$1"; shift; COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _shtab_lengthwise; printf "%s\\n" "${COMPREPLY[@]}"'
-)
+ASK = """source "$1"; shift; COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _shtab_lengthwise
+printf "%s\\n" "${COMPREPLY[@]}"
+"""
 
 
 @pytest.fixture(scope="module")
@@ -41,6 +42,5 @@ def test_bash_completes_commands_flags_values_and_files(script: Path, words: str
 
 
 @pytest.mark.parametrize("shell", ["zsh", "fish"])
-def test_other_shells_have_theirs(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["completion", shell]) == 0
-    assert "max-num-batched-tokens" in capsys.readouterr().out
+def test_other_shells_have_theirs(shell: str, told: Told) -> None:
+    assert "max-num-batched-tokens" in told("completion", shell)

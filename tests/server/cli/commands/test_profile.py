@@ -3,6 +3,7 @@
 import os
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,6 +15,7 @@ from server.cli import main as cli
 from server.composition.devices import conditions_of
 from server.composition.profiling import QUICK, make_profile, slice_cells
 from server.config import ServeConfig
+from tests.server.cli.commands.runner import Told
 
 pytestmark = pytest.mark.usefixtures("cache")
 
@@ -24,9 +26,8 @@ FLAGS = [f"--executors={CORES}", "--dtype=float32", "--device=cpu", "--max-num-s
 
 
 def config_for(folder: Path) -> ServeConfig:
-    return ServeConfig(
-        model=str(folder), executors=CORES, dtype="float32", device="cpu", max_num_seqs=2, max_model_len=160
-    )
+    sizes: dict[str, Any] = {"executors": CORES, "max_num_seqs": 2, "max_model_len": 160}
+    return ServeConfig(model=str(folder), dtype="float32", device="cpu", **sizes)
 
 
 def test_the_command_prints_tables_and_fit_and_keeps_them(
@@ -63,17 +64,16 @@ def test_with_the_same_clock_the_same_profile_comes_out(tiny_folder: Path) -> No
     assert (profile.errors.prefill, profile.errors.copies) == pytest.approx((0, 0), abs=1e-6)
 
 
-def test_too_little_time_is_told_with_the_remedy(tiny_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["profile", str(tiny_folder), *FLAGS, "--time-limit", "1e-9"]) == 1
-    assert "lengthwise: error: 0 prefill timings do not determine" in (err := capsys.readouterr().err)
-    assert "raise --time-limit" in err
+def test_too_little_time_is_told_with_the_remedy(tiny_folder: Path, told: Told) -> None:
+    said = told("profile", tiny_folder, *FLAGS, "--time-limit", "1e-9", code=1)
+    assert "lengthwise: error: 0 prefill timings do not determine" in said and "raise --time-limit" in said
 
 
-def test_a_cache_that_cannot_be_written_is_told_at_once(cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_cache_that_cannot_be_written_is_told_at_once(cache: Path, told: Told) -> None:
     """It was told after three minutes, and what had been measured was lost."""
     cache.write_text("a file where the folder should be")
-    assert cli.main(["profile", "no/such/model"]) == 1
-    assert capsys.readouterr().err.startswith(f"lengthwise: error: cannot write {cache}/profiles: ")
+    said = told("profile", "no/such/model", code=1)
+    assert said.startswith(f"lengthwise: error: cannot write {cache}/profiles: ")
 
 
 def test_settings_come_from_the_environment_too(tiny_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

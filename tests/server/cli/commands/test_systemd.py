@@ -3,6 +3,7 @@
 import re
 import shutil
 import subprocess
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from server.cli import main as cli
 from server.cli.commands.systemd import unit_name, write_unit
 from server.config import GatewayConfig
 from server.settings import load_settings
+from tests.server.cli.commands.runner import Told
 
 PROGRAM = Path("/usr/bin/env")  # any program that is there
 
@@ -28,8 +30,8 @@ def unit(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
 def test_it_is_hardened_with_an_exposure_of_2_at_most(unit: Path) -> None:
     command = ["systemd-analyze", "security", "--offline=true", "--no-pager", str(unit)]
     said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    found = re.search(r"Overall exposure level for lengthwise(?:-gateway|@.*)?\.service: (\d\.\d)", said)
-    assert found is not None and float(found[1]) <= 2.0, said
+    (level,) = re.findall(r"Overall exposure level for lengthwise(?:-gateway|@.*)?\.service: (\d\.\d)", said)
+    assert float(level) <= 2.0, said
 
 
 @needs_systemd
@@ -41,29 +43,35 @@ def test_systemd_understands_every_line_of_it(unit: Path) -> None:
 UNITS = "etc/systemd/system"
 
 
-def install(root: Path, *more: str) -> int:
-    return cli.main(["systemd", "install", "--root", str(root), "--program", str(PROGRAM), *more])
+def run(*words: object) -> int:
+    return cli.main(["systemd", *map(str, words)])
 
 
-def test_installing_writes_unit_configuration_and_key_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert install(tmp_path) == 0
-    unit, folder = (tmp_path / UNITS / "lengthwise.service").read_text(), tmp_path / "etc/lengthwise"
+@pytest.fixture
+def install(told: Told, tmp_path: Path) -> Told:
+    """Below a folder."""
+    return partial(told, "install", "--root", tmp_path, "--program", PROGRAM)
+
+
+def test_installing_writes_unit_configuration_and_key_once(tmp_path: Path, install: Told) -> None:
+    said, path = install(), tmp_path / UNITS / "lengthwise.service"
+    unit, folder = path.read_text(), tmp_path / "etc/lengthwise"
     assert f"ExecStart={PROGRAM} serve --config /etc/lengthwise/config.toml\n" in unit and "Type=notify" in unit
     keys, config = folder / "api-keys", folder / "config.toml"
     key = keys.read_text()
     assert len(key.strip()) == 64 and keys.stat().st_mode & 0o777 == 0o600
     config.write_text("port = 9000\n")
-    assert install(tmp_path) == 0
+    assert key.strip() not in said + install()
     assert (keys.read_text(), config.read_text()) == (key, "port = 9000\n")
-    assert key.strip() not in capsys.readouterr().out
-    (tmp_path / UNITS / "lengthwise.service").write_text("[Service]\nExecStart=/bin/false\n")
-    assert install(tmp_path) == 1 and "--force" in capsys.readouterr().err, "a unit that differs is replaced when meant"
-    assert install(tmp_path, "--force") == 0
-    assert (tmp_path / UNITS / "lengthwise.service").read_text() == unit
+    path.write_text("[Service]\nExecStart=/bin/false\n")
+    assert "--force" in install(code=1), "a unit that differs is replaced when meant"
+    install("--force")
+    assert path.read_text() == unit
 
 
-def test_a_gateway_has_a_unit_and_a_configuration_of_its_own(tmp_path: Path) -> None:
-    assert install(tmp_path) == install(tmp_path, "--gateway") == 0
+def test_a_gateway_has_a_unit_and_a_configuration_of_its_own(tmp_path: Path, install: Told) -> None:
+    install()
+    install("--gateway")
     unit, config = tmp_path / UNITS / "lengthwise-gateway.service", tmp_path / "etc/lengthwise/gateway.toml"
     assert {path.name for path in unit.parent.iterdir()} == {"lengthwise.service", unit.name}
     text = unit.read_text()
@@ -71,21 +79,19 @@ def test_a_gateway_has_a_unit_and_a_configuration_of_its_own(tmp_path: Path) -> 
     assert "RuntimeDirectory=lengthwise-gateway\n" in text and "/gateway.sqlite3\n" in text
     assert load_settings(GatewayConfig, {}, {}, config).urls == ["http://127.0.0.1:8001/v1"]
     config.write_text('backend = ["http://127.0.0.1:9/v1"]\nshutdown_timeout = 90\n')
-    assert install(tmp_path, "--gateway", "--force") == 0
+    install("--gateway", "--force")
     assert "TimeoutStopSec=120\n" in unit.read_text()
 
 
-def test_a_program_the_service_could_not_see_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["systemd", "install", "--root", str(tmp_path), "--program", "/home/me/bin/lengthwise"]) == 1
-    assert "/opt" in capsys.readouterr().err
+def test_a_program_the_service_could_not_see_is_refused(tmp_path: Path, install: Told) -> None:
+    assert "/opt" in install("--program", "/home/me/bin/lengthwise", code=1)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_systemd_waits_longer_than_the_drain_may_take(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_systemd_waits_longer_than_the_drain_may_take(tmp_path: Path, told: Told) -> None:
     config = tmp_path / "config.toml"
     config.write_text("shutdown_timeout = 300\n")
-    assert cli.main(["systemd", "print", "--config", str(config)]) == 0
-    printed = capsys.readouterr().out
+    printed = told("print", "--config", config)
     assert "\nTimeoutStopSec=330\n" in printed and f"--config {config}\n" in printed
 
 
@@ -94,8 +100,8 @@ def test_names_with_spaces_and_percent_signs_stay_whole() -> None:
     assert "ExecStart=/opt/my\\x20models/100%%/lengthwise serve " in text
 
 
-def test_instances_of_a_template_share_models_and_keys(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert install(tmp_path, "--template") == 0
+def test_instances_of_a_template_share_models_and_keys(tmp_path: Path, install: Told) -> None:
+    said = install("--template")
     text = (tmp_path / "etc/systemd/system/lengthwise@.service").read_text()
     assert set(re.findall(r".*%i.*", text)) == {
         "Description=Lengthwise %i, an LLM inference server that schedules by length",
@@ -104,6 +110,5 @@ def test_instances_of_a_template_share_models_and_keys(tmp_path: Path, capsys: p
         "RuntimeDirectory=lengthwise/%i",
     }
     assert [path.name for path in (tmp_path / "etc/lengthwise").iterdir()] == ["api-keys"]
-    assert "etc/lengthwise/NAME.toml, then `systemctl enable --now lengthwise@NAME.service`" in capsys.readouterr().out
-    assert install(tmp_path, "--template", "--config", "/etc/other.toml") == 1
-    assert "--config is for one server" in capsys.readouterr().err
+    assert "etc/lengthwise/NAME.toml, then `systemctl enable --now lengthwise@NAME.service`" in said
+    assert "--config is for one server" in install("--template", "--config", "/etc/other.toml", code=1)

@@ -16,11 +16,17 @@ from scheduler.length.forest import load
 from server.cache_paths import forest_path
 from server.cli.commands import train as train_command
 from tests.scheduler.entries import request_entry, written
-from tests.server.cli.commands.runner import run_command
+from tests.server.cli.commands.runner import Told, run_command
 
 pytestmark = pytest.mark.usefixtures("cache")
 
-train = partial(run_command, train_command.add_parser, "train")
+run = partial(run_command, train_command.add_parser, "train")
+
+
+@pytest.fixture
+def learned(told: Told, tiny_folder: Path, embedder: Path) -> Told:
+    """Trains a few trees for the tiny model, or for what is given later."""
+    return partial(told, "--tokenizer", tiny_folder, "--embedder", embedder, "--trees", 2)
 
 
 def requests(path: Path, rows: int = 60, **more: object) -> Path:
@@ -36,11 +42,9 @@ def requests(path: Path, rows: int = 60, **more: object) -> Path:
 
 
 def test_a_file_becomes_a_report_and_a_forest(
-    tmp_path: Path, tiny_folder: Path, embedder: Path, cache: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, tiny_folder: Path, embedder: Path, cache: Path, learned: Told
 ) -> None:
-    file = requests(tmp_path / "rows.jsonl")
-    assert train(file, "--tokenizer", tiny_folder, "--embedder", embedder, "--trees", 5) == 0
-    out = capsys.readouterr().out
+    out = learned(requests(tmp_path / "rows.jsonl"), "--trees", 5)
     forest, about = load(forest_path(cache, str(tiny_folder)))
     assert (about.embedder, about.max_tokens, about.growth.trees) == (str(embedder), 32, 5)
     assert len(forest.examples) == 60
@@ -48,25 +52,18 @@ def test_a_file_becomes_a_report_and_a_forest(
     assert [word for word in (*words, str(forest_path(cache, str(tiny_folder)))) if word not in out] == []
 
 
-def test_a_folder_with_a_tokenizer_alone_is_enough_to_train_from_files(
-    tmp_path: Path, tiny_folder: Path, embedder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_folder_with_a_tokenizer_alone_is_enough_for_files(tmp_path: Path, tiny_folder: Path, learned: Told) -> None:
     """The whole model was loaded for its embeddings, without which the own ones are only not measured."""
     alone = tmp_path / "alone"
     shutil.copytree(tiny_folder, alone, ignore=shutil.ignore_patterns("*.safetensors*", "config.json"))
-    file = requests(tmp_path / "rows.jsonl")
-    assert train(file, "--tokenizer", alone, "--embedder", embedder, "--trees", 2) == 0
-    out = capsys.readouterr().out
+    out = learned(requests(tmp_path / "rows.jsonl"), "--tokenizer", alone)
     assert "USIN" in out and "own-embeddings" not in out
 
 
-def test_the_report_as_json_and_the_forest_where_it_is_wanted(
-    tmp_path: Path, tiny_folder: Path, embedder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_report_as_json_and_the_forest_where_it_is_wanted(tmp_path: Path, learned: Told) -> None:
     file, out = requests(tmp_path / "rows.jsonl", length=200), tmp_path / "out" / "my.forest"
-    flags = ("--tokenizer", tiny_folder, "--embedder", embedder, "--trees", 5, "--output", out)
-    assert train(file, *flags, "--sample", 40, "--held-out", "tasks", "--holdout", 0.5, "--json") == 0
-    report = json.loads(capsys.readouterr().out)
+    flags = ("--trees", 5, "--output", out, "--sample", 40, "--held-out", "tasks", "--holdout", 0.5)
+    report = json.loads(learned(file, *flags, "--json"))
     assert (report["rows"], report["instructions"], report["forest"]) == (40, 2, str(out))
     assert (report["best"], report["installed"]) == ("new forest", True)
     assert list(report["mae"]) == ["new forest", "user input length"]
@@ -77,28 +74,24 @@ def test_the_report_as_json_and_the_forest_where_it_is_wanted(
     assert len(load(out)[0].examples) == 40
 
 
-def test_references_are_counted_with_the_end_token(tmp_path: Path, tiny_folder: Path, embedder: Path) -> None:
-    file = requests(tmp_path / "rows.jsonl", length=None, reference="qqq")
+def test_references_are_counted_with_the_end_token(tmp_path: Path, learned: Told) -> None:
     out = tmp_path / "my.forest"
-    assert train(file, "--tokenizer", tiny_folder, "--embedder", embedder, "--trees", 1, "--output", out) == 0
+    learned(requests(tmp_path / "rows.jsonl", length=None, reference="qqq"), "--output", out)
     (length,) = set(load(out)[0].examples.lengths.tolist())
     assert length == 4  # three letters that make no common token, and the end
 
 
-def test_without_files_the_journal_is_used(cache: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_files_the_journal_is_used(cache: Path, tmp_path: Path, told: Told) -> None:
     features = [tuple([float(number % 2)] * 4 + [0.0] * 16 + [float(number)]) for number in range(30)]
     own = [request_entry(generated=100 + number, features=one) for number, one in enumerate(features)]
     others = [replace(request_entry(features=one), model="another") for one in features]  # with other lengths
     written(cache / "journal" / "journal.sqlite3", *own, *others)
     out = tmp_path / "my.forest"
-    assert train("--trees", 3, "--output", out, "--tokenizer", "somewhere/tiny") == 0
-    assert "30 rows, 2 instructions" in capsys.readouterr().out
+    assert "30 rows, 2 instructions" in told("--trees", 3, "--output", out, "--tokenizer", "somewhere/tiny")
     assert load(out)[0].examples.lengths.tolist() == list(range(100, 130))
 
 
-def test_a_forest_is_installed_only_where_it_beats_the_old_one_and_the_plain_predictor(
-    cache: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_forest_is_installed_only_where_it_beats_both_others(cache: Path, tmp_path: Path, told: Told) -> None:
     out = tmp_path / "my.forest"
 
     def learn(lengths: Callable[[int], int], inputs: range) -> dict[str, Any]:
@@ -106,8 +99,7 @@ def test_a_forest_is_installed_only_where_it_beats_the_old_one_and_the_plain_pre
         entries = (request_entry(generated=lengths(one), features=(0.0,) * 20 + (float(one),)) for one in inputs)
         journal = written(tmp_path / f"{inputs}.sqlite3", *entries).path
         flags = ("--trees", 20, "--output", out, "--tokenizer", "somewhere/tiny", "--journal", journal)
-        assert train(*flags, "--json") == 0
-        report: dict[str, Any] = json.loads(capsys.readouterr().out)
+        report: dict[str, Any] = json.loads(told(*flags, "--json"))
         return report
 
     first = learn(lambda number: number, range(1, 61))
@@ -124,14 +116,11 @@ def test_a_forest_is_installed_only_where_it_beats_the_old_one_and_the_plain_pre
     assert list(again["mae"]) == ["new forest", "user input length"] and again["installed"]
 
 
-def test_the_report_says_which_predictor_is_best_and_by_what(
-    tmp_path: Path, tiny_folder: Path, embedder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    out, flags = tmp_path / "my.forest", ("--tokenizer", tiny_folder, "--embedder", embedder, "--trees", 5)
-    assert train(requests(tmp_path / "rows.jsonl", length=500), *flags, "--output", out) == 0
-    told = capsys.readouterr().out
-    assert "mean absolute error on 12 rows held out: new forest 0.0, user input length 4" in told
-    assert f"the new forest is in {out}" in told
+def test_the_report_says_which_predictor_is_best_and_by_what(tmp_path: Path, learned: Told) -> None:
+    out = tmp_path / "my.forest"
+    said = learned(requests(tmp_path / "rows.jsonl", length=500), "--trees", 5, "--output", out)
+    assert "mean absolute error on 12 rows held out: new forest 0.0, user input length 4" in said
+    assert f"the new forest is in {out}" in said
 
 
 USELESS = [
@@ -145,23 +134,20 @@ USELESS = [
 
 
 @pytest.mark.parametrize(("line", "message"), USELESS)
-def test_what_cannot_be_used_is_one_line_on_standard_error_before_anything_is_fetched(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], line: str, message: str
+def test_what_cannot_be_used_is_told_in_a_line_before_anything_is_fetched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told: Told, line: str, message: str
 ) -> None:
     monkeypatch.setattr(Catalog, "resolve", None)
     (tmp_path / "rows.jsonl").write_text(line)
-    assert train(tmp_path / "rows.jsonl") == 1
-    output = capsys.readouterr()
-    assert output.out == "" and re.search(f"^lengthwise: error: .*{message}", output.err)
+    assert re.search(f"^lengthwise: error: .*{message}", told(tmp_path / "rows.jsonl", code=1))
 
 
-def test_a_journal_without_answers_of_the_model_is_told(cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_journal_without_answers_of_the_model_is_told(cache: Path, told: Told) -> None:
     written(cache / "journal" / "journal.sqlite3", request_entry())
-    assert train("--tokenizer", "other") == 1
-    assert "has no answer of other that was predicted" in capsys.readouterr().err
+    assert "has no answer of other that was predicted" in told("--tokenizer", "other", code=1)
 
 
-def test_an_output_that_cannot_be_written_is_told_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_output_that_cannot_be_written_is_told_at_once(tmp_path: Path, told: Told) -> None:
     """It was told when all was trained, which was lost with that."""
-    assert train(tmp_path / "no such file", "--output", tmp_path) == 1
-    assert f"{tmp_path}: cannot be written: Is a directory" in capsys.readouterr().err
+    said = told(tmp_path / "no such file", "--output", tmp_path, code=1)
+    assert f"{tmp_path}: cannot be written: Is a directory" in said

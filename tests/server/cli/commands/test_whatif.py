@@ -30,7 +30,7 @@ from scheduler.serving_time.profile_file import Conditions, Profile, write_profi
 from scheduler.strategy import STRATEGIES
 from server.cli.commands import whatif as whatif_command
 from tests.scheduler.entries import request_entry
-from tests.server.cli.commands.runner import run_command
+from tests.server.cli.commands.runner import Told, run_command
 
 run = partial(run_command, whatif_command.add_parser, "whatif")
 
@@ -58,19 +58,13 @@ def served_by(strategy: str) -> list[RequestEntry]:
     limits = BatchLimits.of(Scheduling(), 512, 4).within(MACHINE.capacity_tokens, 600, 4)
     machine = replace(MACHINE, cost=PRICES.slowed(SLOWDOWN))
     done = simulate(assemble(STRATEGIES[strategy], limits, PRICES), machine, trace, 200).requests
-    return [
-        replace(
-            request_entry(1e6 + one.end, generated=one.output_length, predicted=float(one.output_length)),
-            strategy=strategy,
-            input_length=one.input_length,
-            max_tokens=200,
-            started=one.started - one.arrival,
-            first_token=one.first_token - one.arrival,
-            latency=one.end - one.arrival,
-            promised=one.promised,
-        )
-        for one in sorted(done, key=lambda one: one.end)
-    ]
+    entries = list[RequestEntry]()
+    for one in sorted(done, key=lambda one: one.end):
+        entry = request_entry(1e6 + one.end, generated=one.output_length, predicted=float(one.output_length))
+        begun, first = one.started - one.arrival, one.first_token - one.arrival
+        entry = replace(entry, strategy=strategy, input_length=one.input_length, max_tokens=200, promised=one.promised)
+        entries.append(replace(entry, started=begun, first_token=first, latency=one.end - one.arrival))
+    return entries
 
 
 def add(path: Path, entries: Sequence[RequestEntry]) -> None:
@@ -114,10 +108,8 @@ def test_the_strategy_that_served_comes_out_as_it_was_recorded(replay: Replay) -
 
 def test_cancelled_calls_are_none_of_the_last(journal: Path) -> None:
     """Sixty that left while they waited hid all others."""
-    connection = connect(journal)
     left = request_entry(2e6, generated=0)
-    append(connection, [replace(left, strategy="baton-pd", outcome="cancelled", first_token=None, started=None)] * 60)
-    connection.close()
+    add(journal, [replace(left, strategy="baton-pd", outcome="cancelled", first_token=None, started=None)] * 60)
     replay = read_replay(journal, None, 50)
     assert (len(replay.recorded), replay.left_out) == (50, 60)
 
@@ -180,16 +172,14 @@ def test_where_nothing_is_better_it_says_so(journal: Path) -> None:
     assert verdict.startswith("Nothing tried here") and "executor" not in verdict
 
 
-def test_one_command_tells_all(journal: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_one_command_tells_all(journal: Path, tmp_path: Path, told: Told) -> None:
     result = tmp_path / "result.json"
-    flags = ("--strategies", "srpt,vs", "--max-num-seqs", "4", "--max-model-len", "600")
-    assert run(*flags, "--save-result", str(result)) == 0
-    out = capsys.readouterr().out
+    out = told("--strategies", "srpt,vs", "--max-num-seqs", 4, "--max-model-len", 600, "--save-result", result)
     assert "baton-pd, as recorded" not in out and "How far to trust this" in out and "srpt" in out
-    told = json.loads(result.read_text())
-    assert abs(told["errors"]["mean_jct"]) < 0.05
-    assert told["requests"] == 80 and told["trials"][0]["strategy"] == "baton-pd"
-    assert told["trials"][0]["mean_jct_ms"] == pytest.approx(told["recorded"]["mean_jct_ms"], rel=0.02)
+    found = json.loads(result.read_text())
+    assert abs(found["errors"]["mean_jct"]) < 0.05
+    assert found["requests"] == 80 and found["trials"][0]["strategy"] == "baton-pd"
+    assert found["trials"][0]["mean_jct_ms"] == pytest.approx(found["recorded"]["mean_jct_ms"], rel=0.02)
 
 
 WANTED = "of the latest strategy"
@@ -204,9 +194,8 @@ MISSING = [
 
 @pytest.mark.parametrize(("flags", "message"), MISSING)
 @pytest.mark.usefixtures("journal")
-def test_what_is_missing_is_told(flags: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(*flags) == 1
-    assert message in capsys.readouterr().err
+def test_what_is_missing_is_told(flags: tuple[str, ...], message: str, told: Told) -> None:
+    assert message in told(*flags, code=1)
 
 
 GATEWAY = "127.0.0.1:8001/v1"
@@ -237,10 +226,9 @@ def test_whose_requests_were_replayed_is_printed_with_whose_could_be(shared: Pat
     assert "; --of replays those to tiny." in said
 
 
-def test_an_empty_journal_names_no_model(cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_empty_journal_names_no_model(cache: Path, told: Told) -> None:
     add(cache / "journal" / "journal.sqlite3", [])
-    assert run() == 1
-    assert f"holds 0 answered requests to any model {WANTED}" in capsys.readouterr().err
+    assert f"holds 0 answered requests to any model {WANTED}" in told(code=1)
 
 
 def test_a_gateway_s_journal_is_replayed_at_prices_fitted_to_it(journal: Path, cache: Path) -> None:
