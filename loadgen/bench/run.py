@@ -12,13 +12,12 @@ from itertools import cycle, islice
 from pathlib import Path
 
 import uvloop
-from rich.console import Console
 from rich.table import Table
 
 from loadgen.bench.measures import METRICS, measure
 from loadgen.client.client import Client, ServerError, Target, connect
 from loadgen.client.request import LoadPrompt, RequestForm, RequestOutcome
-from loadgen.console import COLUMNS, TABLES, Column, format_number
+from loadgen.console import COLUMNS, TABLES, Column, format_number, table_console
 from loadgen.load import Run, Show, play, schedule
 from loadgen.options import Arriving, BenchFlags, RequestFlags
 from loadgen.result_file import Json, explain_unwritable, save_json
@@ -183,7 +182,7 @@ def _print(done: Benchmark, asked: BenchFlags) -> None:
     told = done.figures | {"num_warmups": asked.num_warmups, "max_concurrency": asked.max_concurrency}
     told |= {"request_rate": None if math.isinf(rate) else rate}
     told["total_cached_tokens"] = told["total_cached_tokens"] or None
-    Console().print(make_table(told, asked.percentile_metrics, asked.metric_percentiles))
+    table_console().print(make_table(told, asked.percentile_metrics, asked.metric_percentiles))
     for note in _list_notes(done):
         say(note)
 
