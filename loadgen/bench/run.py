@@ -22,7 +22,7 @@ from loadgen.load import Run, Show, play, schedule
 from loadgen.options import Arriving, BenchFlags, RequestFlags
 from loadgen.result_file import Json, explain_unwritable, save_json
 from loadgen.workload import requests as workload
-from models.errors import INTERRUPTED, UserError
+from models.errors import INTERRUPTED, UsageError
 from models.files import require_writable_folder
 from models.open_files import allow_open_files
 from models.options import values_of
@@ -155,7 +155,7 @@ async def _warm_up(
 def run_bench(asked: BenchFlags) -> int:
     """Raises UserError."""
     if not asked.url.startswith(("http://", "https://")):
-        raise UserError(f"--base-url {asked.url}: must begin with http:// or https://")
+        raise UsageError(f"--base-url {asked.url}: must begin with http:// or https://")
     metrics = tuple(dict.fromkeys(asked.percentile_metrics))
     asked = replace(asked, ignore_eos=asked.ignore_eos or workload.ignores_eos(asked), percentile_metrics=metrics)
     folder = asked.result_dir or Path()

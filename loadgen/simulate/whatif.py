@@ -18,7 +18,7 @@ from loadgen.simulate.prediction import SimulatedPrediction, choose_prediction, 
 from loadgen.simulate.replay import Replay
 from loadgen.simulate.simulation import Served, fit_parts, simulate
 from loadgen.workload.lengths import RequestLengths
-from models.errors import UserError
+from models.errors import UsageError
 from scheduler.assembly import find_strategies
 from scheduler.batching.batcher import BatchLimits
 from scheduler.options import Scheduling
@@ -148,7 +148,7 @@ def choose_strategies(asked: Sequence[str] | None, *, sent: bool) -> tuple[str, 
     if sent and not asked:
         unfit += [name for name, one in able.items() if not one.only_admits]
     if asked and unfit:
-        raise UserError(f"--strategies: {', '.join(unfit)}: wants other weights, or lengths that no server knows")
+        raise UsageError(f"--strategies: {', '.join(unfit)}: wants other weights, or lengths that no server knows")
     return tuple(name for name in able if name not in unfit)
 
 

@@ -105,5 +105,5 @@ def test_instances_of_a_template_share_models_and_keys(tmp_path: Path, capsys: p
     }
     assert [path.name for path in (tmp_path / "etc/lengthwise").iterdir()] == ["api-keys"]
     assert "etc/lengthwise/NAME.toml, then `systemctl enable --now lengthwise@NAME.service`" in capsys.readouterr().out
-    assert install(tmp_path, "--template", "--config", "/etc/other.toml") == 1
+    assert install(tmp_path, "--template", "--config", "/etc/other.toml") == 2
     assert "--config is for one server" in capsys.readouterr().err
