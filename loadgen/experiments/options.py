@@ -1,6 +1,7 @@
 """Flags of the experiments' commands, and which of `paper`'s exclude each other."""
 
-from collections.abc import Mapping, Sequence
+import argparse
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Literal
@@ -9,7 +10,7 @@ from msgspec import Meta
 
 from models.errors import UsageError
 from models.network.quantization import QUANTIZATIONS
-from models.options import Count, Natural, NonNegative, Positive, option
+from models.options import Count, Natural, NonNegative, Option, Positive, option
 from scheduler.options import Scheduling
 
 ROWS = (1, 8, 32, 64)  # compared by default
@@ -133,3 +134,15 @@ class Experiments:
         if unknown := [name for name in self.experiments or () if name not in known]:
             raise UsageError(f"--experiments: {', '.join(unknown)} is none of {', '.join(known)}")
         return tuple(dict.fromkeys(self.experiments or known))
+
+
+def read_count(least: int) -> Callable[[str], object]:
+    """A type of argparse's."""
+    return Option("", None).bind("", Annotated[int, Meta(ge=least)], "").from_flag
+
+
+def read_requests(usual: int) -> int:
+    """From a module's command line; of fewer than a hundred, shares say nothing."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("requests", nargs="?", type=read_count(100), default=usual)
+    return int(parser.parse_args().requests)
