@@ -54,7 +54,7 @@ SIMULATED := $(PAPERS) $(if $(TASKS),magnus-comments) $(if $(TRACE),ssjf-times)
 evidence: $(RUNTIME) ## repeat the papers' experiments in the simulator, in some twelve minutes of two cores
 	@$(MAKE) --no-print-directory -j 2 $(addprefix evidence-,$(SIMULATED))
 
-evidence-sample: $(RUNTIME) ## run ten of the pages' claims, drawn by SEED=, each for five minutes at most
+evidence-sample: $(RUNTIME) ## run ten of the pages' commands, drawn by SEED=, each for five minutes at most
 	@PYTHONPATH=$(CURDIR) exec $(BIN)/python -P -m tests.tools.claims $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 evidence-%: $(RUNTIME)

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from loadgen.options import BenchFlags, CompareFlags
 from loadgen.simulate.flags import VALIDATED_STRATEGIES, SimulateFlags, ValidateFlags, Validation
-from models.errors import UserError
+from models.errors import UsageError
 from models.options import Subparsers, add_groups, describe, groups_of, options_of, read_options
 
 
@@ -72,7 +72,7 @@ def add_simulate(subparsers: Subparsers, validate: Callable[[ValidateFlags], int
             return validate(replace(asked, strategies=asked.strategies or VALIDATED_STRATEGIES))
         for one in options_of(Validation):
             if getattr(args, one.name, one.default) != one.default:
-                raise UserError(f"{one.flag} counts only with --validate")
+                raise UsageError(f"{one.flag} counts only with --validate")
         from loadgen.simulate.run import run_simulate
 
         return run_simulate(read_options(args, SimulateFlags))

@@ -12,14 +12,15 @@ from rich.table import Table as TextTable
 
 from loadgen.result_file import FIGURES
 
-FILE_WIDTH = 160  # for files and pipes
+FILE_WIDTH = 10_000  # files and pipes have no edge
+NAMES_WIDTH = 80  # many names of a row go on in the next line
 
 
 class TableConsole(Console):
     """Wider than the window where words do not fit."""
 
     def print(self, *objects: Any, **options: Any) -> None:
-        wide = self.options.update(max_width=10_000)
+        wide = self.options.update(max_width=FILE_WIDTH)
         self.width = max(self.width, *(self.measure(one, options=wide).minimum for one in objects))
         super().print(*objects, **options)
 
@@ -58,8 +59,9 @@ class Table:
 def show_table(table: Table) -> TextTable:
     shown = TextTable(title=table.caption, title_justify="left")
     longest = max((len(word) for row in table.rows for word in row[0].split()), default=0)
-    for place, head in enumerate(table.heads):
-        shown.add_column(head, justify="right" if place else "left", min_width=None if place else longest)
+    shown.add_column(*table.heads[:1], min_width=longest, max_width=max(longest, NAMES_WIDTH))
+    for head in table.heads[1:]:
+        shown.add_column(head, justify="right")
     for row in table.rows:
         shown.add_row(*row)
     return shown

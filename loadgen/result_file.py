@@ -31,9 +31,10 @@ def explain_unwritable(path: Path, flag: str) -> Iterator[None]:
 
 
 def require_writable(path: Path | None, flag: str = "--save-result") -> None:
-    """Makes the folder. Raises UserError."""
+    """Raises UserError, for a missing folder too."""
     if path is not None:
         with explain_unwritable(path, flag):
+            path.parent.stat()
             require_writable_file(path)
 
 

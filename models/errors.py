@@ -29,8 +29,8 @@ class TextError(UserError, ValueError):
     """The message is for the client."""
 
 
-class StrategyError(UserError, ValueError):
-    exit_code = 2
+class StrategyError(UsageError, ValueError):
+    pass
 
 
 @contextmanager

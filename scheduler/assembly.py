@@ -6,7 +6,7 @@ from functools import partial
 from typing import TypeVar
 
 from engine.messages import Entry
-from models.errors import StrategyError, UserError
+from models.errors import StrategyError, UsageError, UserError
 from models.options import suggest
 from scheduler.batching.batcher import Batcher, BatcherFactory, BatcherParts, BatchLimits, OrderFactory
 from scheduler.batching.continuous import ContinuousBatcher
@@ -108,7 +108,7 @@ def make_queue(strategy: Strategy, limits: BatchLimits, estimates: Estimates) ->
     """Fair if asked; raises UserError where impossible."""
     shares = {} if limits.shares is None and strategy.shared else limits.shares
     if shares is not None and not can_share(strategy):
-        raise UserError(f"strategy {strategy.name} cannot share service out to clients: leave out --fair")
+        raise UsageError(f"strategy {strategy.name} cannot share service out to clients: leave out --fair")
     timed = limits.timed(estimates.machine.model)
     order = strategy.order if callable(strategy.order) else _find("order", strategy, ORDERS)
 

@@ -29,6 +29,8 @@ GROUP = "lengthwise.strategies"  # entry points
 def load_outside(name: str) -> object:
     """PACKAGE:ROW, FILE.py:ROW or an entry point. Raises KeyError for other forms, StrategyError on failure."""
     source, colon, attribute = name.rpartition(":")
+    if source.endswith(".py") and not Path(source).expanduser().is_file():
+        raise StrategyError(f"strategy {name}: there is no file {source}")
     try:
         if not colon:
             return next(iter(entry_points(group=GROUP, name=name))).load()

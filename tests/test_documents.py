@@ -15,7 +15,7 @@ import pytest
 from scheduler.strategy import STRATEGIES
 from server.cli.main import build_parser
 from tests.test_architecture import PACKAGES
-from tests.tools import api_fields
+from tests.tools import api_fields, claims
 from tests.tools.claims import read_claims, run_claim
 
 ROOT = Path(__file__).parent.parent
@@ -111,23 +111,36 @@ def test_every_test_that_the_operators_are_told_of_exists() -> None:
 
 
 def test_claims_of_the_pages_have_commands_that_exist() -> None:
-    claims, parser = read_claims(), build_parser()
-    assert len(claims) >= 12
-    for _, claim, command in claims:
-        assert "|" in claim or len(claim.split()) > 5
-        if command.startswith("lengthwise"):
-            parser.parse_args(shlex.split(command)[1:])
+    found, parser = read_claims(), build_parser()
+    assert len(found) >= 40, "comments behind commands hid most of them"
+    for one in found:
+        if one.command.startswith("lengthwise"):
+            parser.parse_args(shlex.split(one.command)[1:])
         else:
-            assert find_spec(re.findall(r" -m ([\w.]+)", command)[0])
+            assert find_spec(re.findall(r" -m ([\w.]+)", one.command)[0])
 
 
-def test_a_claim_is_run_within_its_limit() -> None:
+def test_a_command_without_the_file_of_a_reader_says_so() -> None:
+    headings = {one.command: one.heading for one in read_claims()}
+    assert "(a short form of `lengthwise bench grid --seeds 2 --trace" in headings["lengthwise bench grid --seeds 2"]
+    assert "short form" not in headings["lengthwise paper ssjf --experiments rates"]
+
+
+def test_a_claim_prints_as_it_runs_and_is_interrupted_at_its_limit(capfd: pytest.CaptureFixture[str]) -> None:
     command = "lengthwise simulate --duration 5 --strategies baton-pd"
-    output, end = run_claim(command, 120)
-    assert "baton-pd" in output and end.startswith("ended after ")
-    assert run_claim(command, 0.01) == ("", "was not done after 0 s")
-    output, end = run_claim("lengthwise simulate --duration never", 120)
-    assert "--duration" in output and end.startswith("failed with exit code 2 after ")
+    assert run_claim(command, 120).startswith("ended after ") and "baton-pd" in capfd.readouterr().out
+    assert run_claim("lengthwise simulate --duration 100000", 5).startswith("was not done after ")
+    end = run_claim("lengthwise simulate --duration never", 120)
+    assert "--duration" in capfd.readouterr().out and end.startswith("failed with exit code 2 after ")
+
+
+def test_ctrl_c_ends_a_sample_in_one_line(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(command: str, limit: float) -> str:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("sys.argv", ["claims", "--count", "1"])
+    monkeypatch.setattr(claims, "run_claim", interrupt)
+    assert claims.main() == 130 and capsys.readouterr().err == "interrupted\n"
 
 
 # The site of the documents has every page, and its builder finds no fault

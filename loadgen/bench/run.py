@@ -12,18 +12,17 @@ from itertools import cycle, islice
 from pathlib import Path
 
 import uvloop
-from rich.console import Console
 from rich.table import Table
 
 from loadgen.bench.measures import METRICS, measure
 from loadgen.client.client import Client, ServerError, Target, connect
 from loadgen.client.request import LoadPrompt, RequestForm, RequestOutcome
-from loadgen.console import COLUMNS, TABLES, Column, format_number
+from loadgen.console import COLUMNS, TABLES, Column, format_number, table_console
 from loadgen.load import Run, Show, play, schedule
 from loadgen.options import Arriving, BenchFlags, RequestFlags
 from loadgen.result_file import Json, explain_unwritable, save_json
 from loadgen.workload import requests as workload
-from models.errors import INTERRUPTED, UserError
+from models.errors import INTERRUPTED, UsageError
 from models.files import require_writable_folder
 from models.open_files import allow_open_files
 from models.options import values_of
@@ -156,7 +155,7 @@ async def _warm_up(
 def run_bench(asked: BenchFlags) -> int:
     """Raises UserError."""
     if not asked.url.startswith(("http://", "https://")):
-        raise UserError(f"--base-url {asked.url}: must begin with http:// or https://")
+        raise UsageError(f"--base-url {asked.url}: must begin with http:// or https://")
     metrics = tuple(dict.fromkeys(asked.percentile_metrics))
     asked = replace(asked, ignore_eos=asked.ignore_eos or workload.ignores_eos(asked), percentile_metrics=metrics)
     folder = asked.result_dir or Path()
@@ -183,7 +182,7 @@ def _print(done: Benchmark, asked: BenchFlags) -> None:
     told = done.figures | {"num_warmups": asked.num_warmups, "max_concurrency": asked.max_concurrency}
     told |= {"request_rate": None if math.isinf(rate) else rate}
     told["total_cached_tokens"] = told["total_cached_tokens"] or None
-    Console().print(make_table(told, asked.percentile_metrics, asked.metric_percentiles))
+    table_console().print(make_table(told, asked.percentile_metrics, asked.metric_percentiles))
     for note in _list_notes(done):
         say(note)
 

@@ -9,7 +9,7 @@ from typing import Literal
 
 import orjson
 
-from models.errors import UserError
+from models.errors import UsageError
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ class RequestForm:
         kind, fitting = ("chat messages", CHAT) if prompt.messages else ("token ids", COMPLETIONS)
         path = self.endpoint or fitting
         if ("chat" in path) != (fitting == CHAT):
-            raise UserError(f"this workload's prompts are {kind}, which need --endpoint {fitting}")
+            raise UsageError(f"this workload's prompts are {kind}, which need --endpoint {fitting}")
         asked = {"messages": prompt.messages} if prompt.messages else {"prompt": prompt.tokens}
         lengths = {"max_tokens": prompt.max_tokens, "replay_tokens": prompt.replay_tokens}
         body = {

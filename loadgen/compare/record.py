@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple
 from loadgen.console import COLUMNS, TABLES, Better, Column
 from loadgen.options import LEAST_ROUNDS, CompareFlags
 from loadgen.result_file import PROGRAM
-from models.errors import UserError
+from models.errors import UsageError
 from scheduler.assembly import find_strategies
 
 
@@ -121,14 +121,14 @@ def plan(asked: CompareFlags) -> Comparison:
     """Raises UserError."""
     contestants = _contestants(asked)
     if asked.model is not None and not asked.strategies:
-        raise UserError(f"{asked.model}: only --strategies start servers; to ask those of --urls for it, give --model")
+        raise UsageError(f"{asked.model}: only --strategies start servers; to ask those of --urls for it, give --model")
     return Comparison(asked, contestants, _points(asked.request_rates, asked.burstinesses))
 
 
 def _contestants(asked: CompareFlags) -> tuple[Contestant, ...]:
     find_strategies(asked.strategies)
     if len(asked.strategies) + len(asked.urls) < 2:
-        raise UserError("there is nothing to compare: name two or more with --strategies A,B or --urls NAME=URL,...")
+        raise UsageError("there is nothing to compare: name two or more with --strategies A,B or --urls NAME=URL,...")
     found: dict[str, Contestant] = {}
     for place, strategy in enumerate(asked.strategies):
         before = asked.strategies[:place].count(strategy)
@@ -136,7 +136,7 @@ def _contestants(asked: CompareFlags) -> tuple[Contestant, ...]:
         found[name] = Contestant(name, strategy, _serve_command(asked.model, asked.serve_args, strategy))
     for name, url in asked.urls:
         if name in found:
-            raise UserError(f"--urls: the name {name} is taken: choose another")
+            raise UsageError(f"--urls: the name {name} is taken: choose another")
         found[name] = Contestant(name, url=url)
     return tuple(found.values())
 
@@ -144,7 +144,7 @@ def _contestants(asked: CompareFlags) -> tuple[Contestant, ...]:
 def _points(rates: Sequence[float] | None, burstinesses: Sequence[float]) -> tuple[LoadPoint, ...]:
     if rates is None:
         if tuple(burstinesses) != (1.0,):
-            raise UserError("--burstinesses needs --request-rates")
+            raise UsageError("--burstinesses needs --request-rates")
         return (LoadPoint(),)
     finite = sorted({rate for rate in rates if rate != math.inf})
     at_once = [LoadPoint(math.inf)] if math.inf in rates else []  # without burstiness
@@ -155,10 +155,10 @@ def _serve_command(model: str | None, serve_args: str, strategy: str) -> str:
     try:
         further = shlex.split(serve_args)
     except ValueError as error:
-        raise UserError(f"--serve-args {serve_args!r}: {error}") from None
+        raise UsageError(f"--serve-args {serve_args!r}: {error}") from None
     for flag in (word.partition("=")[0] for word in further):
         if flag in OURS:
-            raise UserError(f"--serve-args: leave {flag} out, the comparison sets it")
+            raise UsageError(f"--serve-args: leave {flag} out, the comparison sets it")
     command = [*PROGRAM, "serve", *([model] if model else []), "--host", "127.0.0.1", "--port", "0", "--allow-replay"]
     return shlex.join((*command, *further, "--strategy", strategy))
 

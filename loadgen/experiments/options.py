@@ -1,15 +1,16 @@
 """Flags of the experiments' commands, and which of `paper`'s exclude each other."""
 
-from collections.abc import Mapping, Sequence
+import argparse
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from models.errors import UserError
+from models.errors import UsageError
 from models.network.quantization import QUANTIZATIONS
-from models.options import Count, Natural, NonNegative, Positive, option
+from models.options import Count, Natural, NonNegative, Option, Positive, option
 from scheduler.options import Scheduling
 
 ROWS = (1, 8, 32, 64)  # compared by default
@@ -116,20 +117,32 @@ class Experiments:
     def refuse(self) -> None:
         """Raise UserError for the first flag that does not apply."""
         if not self.paper:
-            raise UserError(f"name a paper: {', '.join(PAPERS)}")
+            raise UsageError(f"name a paper: {', '.join(PAPERS)}")
         given = {one.name for one in fields(self) if getattr(self, one.name) != one.default}
         for name in sorted(given):
             if ONLY.get(name, self.paper) != self.paper:
-                raise UserError(f"--{name.replace('_', '-')} is for {ONLY[name]}: leave it out")
+                raise UsageError(f"--{name.replace('_', '-')} is for {ONLY[name]}: leave it out")
         if "tasks" in given and "trace" in given:
-            raise UserError("--tasks and --trace both tell the lengths: leave one out")
+            raise UsageError("--tasks and --trace both tell the lengths: leave one out")
         if "answers" in given and "tasks" not in given:
-            raise UserError("--answers is for task files: name them with --tasks")
+            raise UsageError("--answers is for task files: name them with --tasks")
         if self.paper == "baton" and given & {"trace", "input_scale"}:
-            raise UserError("Baton's queries are drawn as its text says: leave --trace and --input-scale out")
+            raise UsageError("Baton's queries are drawn as its text says: leave --trace and --input-scale out")
 
     def choose(self, known: Sequence[str]) -> Sequence[str]:
         """By name, all by default; raises UserError."""
         if unknown := [name for name in self.experiments or () if name not in known]:
-            raise UserError(f"--experiments: {', '.join(unknown)} is none of {', '.join(known)}")
+            raise UsageError(f"--experiments: {', '.join(unknown)} is none of {', '.join(known)}")
         return tuple(dict.fromkeys(self.experiments or known))
+
+
+def read_count(least: int) -> Callable[[str], object]:
+    """A type of argparse's."""
+    return Option("", None).bind("", Annotated[int, Meta(ge=least)], "").from_flag
+
+
+def read_requests(usual: int) -> int:
+    """From a module's command line; of fewer than a hundred, shares say nothing."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("requests", nargs="?", type=read_count(100), default=usual)
+    return int(parser.parse_args().requests)

@@ -12,7 +12,7 @@ from loadgen.workload import requests as workload
 from loadgen.workload.lengths import TRACES, RequestLengths, load_trace
 from loadgen.workload.programs import draw_runs
 from loadgen.workload.sample import Count, load_vocabulary
-from models.errors import UserError
+from models.errors import UsageError, UserError
 from scheduler.programs.recognizer import Recognizer, Signs
 
 RATE = 20.0  # requests/s by default: SCLS's
@@ -25,7 +25,7 @@ def simulated_load(flags: LoadFlags) -> list[RequestLengths]:
     of it. Raises UserError.
     """
     if flags.dataset_name == PROGRAMS:
-        raise UserError(f"--dataset-name {PROGRAMS}: simulate plays agents' runs with --programs N")
+        raise UsageError(f"--dataset-name {PROGRAMS}: simulate plays agents' runs with --programs N")
     runs = draw_runs(flags.programs, flags.duration, flags.program_scale, flags.seed)
     timed = flags.rate is None and is_timed(flags)
     if runs and flags.rate is None and not timed:

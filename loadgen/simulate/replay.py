@@ -1,5 +1,6 @@
 """A journal's latest requests of one strategy."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from itertools import takewhile
@@ -31,8 +32,10 @@ class Replay:
         return any(one.predicted_length is not None for one in self.recorded)
 
 
-def read_replay(journal: Path, model: str | None, most: int, *, sent: bool = False) -> Replay:
-    """A journal's newest `most` begun requests of one strategy and model (None: the last). Raises UserError."""
+def read_replay(journal: Path, model: str | None, most: int, profiled: Callable[[str], object] = bool) -> Replay:
+    """A journal's newest `most` begun requests of one strategy and model (None: the last); a model that is not
+    `profiled` is a gateway's backend. Raises UserError.
+    """
     models = [one.model for one in read(journal, last=most)]
     whose = model or ["any model", *models][-1]
     more = partial(read, journal, last=most + 1, begun=True)
@@ -45,7 +48,7 @@ def read_replay(journal: Path, model: str | None, most: int, *, sent: bool = Fal
         lack = f"{len(entries)} answered requests to {whose} of the latest strategy{last}, and {FEWEST} are wanted"
         also = f", or --of {others}" * bool(others)
         raise UserError(f"{journal}: holds {lack}: {remedy}, or give another --journal{also}")
-    origin, oldest = _arrival(entries[0]), own[:most][-1]
+    origin, oldest, sent = _arrival(entries[0]), own[:most][-1], not profiled(entries[0].model)
     ended = read(journal, since=oldest.finished_at, model=oldest.model)
     return Replay(
         model=entries[0].model,

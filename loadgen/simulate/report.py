@@ -14,7 +14,7 @@ from loadgen.console import BRIEF, COLUMNS, TABLES, Figures, Table, read_all, se
 from loadgen.plot import TEMPLATES, Plot, Point, render_page, specify_lines, specify_named_points
 from loadgen.result_file import Json
 from loadgen.simulate.flags import SimulatedLoad, SimulatedMachine, SimulatedScheduling, SimulateFlags
-from models.errors import UserError
+from models.errors import UsageError
 from models.options import options_of, suggest
 
 Results: TypeAlias = Mapping[str, Sequence[Figures]]  # strategy -> figures of each seed
@@ -36,7 +36,7 @@ def read_axes(sweeps: Sequence[str]) -> tuple[Axis, ...]:
     """Raises UserError."""
     axes = tuple(map(_read_axis, sweeps))
     if len({axis.flag for axis in axes}) < len(axes):
-        raise UserError("--sweep: two of them vary the same flag: write its values in one, parted by commas")
+        raise UsageError("--sweep: two of them vary the same flag: write its values in one, parted by commas")
     return axes
 
 
@@ -58,14 +58,14 @@ def _read_axis(text: str) -> Axis:
     option = known.get("prediction" if flag == NOISE else flag)
     if option is None or not rest:
         near = "" if flag in known else suggest(flag, [*known, NOISE])
-        raise UserError(f"--sweep {text}: write NAME=1,2,3 or NAME=FIRST:LAST:STEP with a flag of simulate{near}")
+        raise UsageError(f"--sweep {text}: write NAME=1,2,3 or NAME=FIRST:LAST:STEP with a flag of simulate{near}")
     meant = {one: one for part in rest.split(",") for one in _write_out(text, part)}
     if flag == NOISE:
         meant = {one: "oracle" if re.fullmatch(r"0*\.?0*", one) else f"noisy:{one}" for one in meant}
     try:
         return Axis(flag, option.name, {one: option.from_text(value) for one, value in meant.items()})
     except ValueError as error:
-        raise UserError(f"--sweep {text}: {error}") from None
+        raise UsageError(f"--sweep {text}: {error}") from None
 
 
 def _write_out(sweep: str, part: str) -> Iterator[str]:
@@ -78,7 +78,7 @@ def _write_out(sweep: str, part: str) -> Iterator[str]:
     except (ValueError, ZeroDivisionError, OverflowError):
         count = 0
     if not 0 < count <= MOST:
-        raise UserError(f"--sweep {sweep}: {part} is no range FIRST:LAST:STEP of at most {MOST:,} numbers")
+        raise UsageError(f"--sweep {sweep}: {part} is no range FIRST:LAST:STEP of at most {MOST:,} numbers")
     yield from (f"{first + step * place:.10g}" for place in range(count))
 
 

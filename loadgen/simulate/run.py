@@ -19,7 +19,7 @@ from loadgen.simulate.simulation import Simulation, fit_parts, prices_of, simula
 from loadgen.turns import collect
 from loadgen.workload.lengths import RequestLengths
 from models.catalog.catalog import default_cache
-from models.errors import INTERRUPTED, UserError
+from models.errors import INTERRUPTED, UsageError, UserError
 from models.progress import Bars, say
 from models.signals import stoppable
 from scheduler.assembly import find_strategies
@@ -60,10 +60,13 @@ class Trace:
 
 def run_simulate(flags: SimulateFlags) -> int:
     """The exit code: 1 when a request failed, 130 when interrupted. Raises UserError."""
-    axes = report.read_axes(flags.sweep)
+    axes, usual = report.read_axes(flags.sweep), SimulateFlags()
+    for one in axes:
+        if str(getattr(flags, one.flag)) != str(getattr(usual, one.flag)):
+            raise UsageError(f"--sweep {one.name} and --{one.flag.replace('_', '-')} set the same: leave one out")
     seeds = _count_seeds(flags, axes)
     if flags.save_result is not None and (axes or seeds > 1):
-        raise UserError("--save-result is for one simulation: with --sweep or --seeds give --csv")
+        raise UsageError("--save-result is for one simulation: with --sweep or --seeds give --csv")
     require_writable(flags.save_result)
     require_writable(flags.csv, "--csv")
     require_report(flags.report)
@@ -81,7 +84,7 @@ def run_simulate(flags: SimulateFlags) -> int:
 def _count_seeds(flags: SimulateFlags, axes: Sequence[report.Axis]) -> int:
     swept = any(axis.flag == "seed" for axis in axes)
     if swept and (flags.seeds or 1) > 1:
-        raise UserError("--seeds: leave it out where --sweep varies the seed")
+        raise UsageError("--seeds: leave it out where --sweep varies the seed")
     return flags.seeds or (SEEDS if axes and not swept else 1)
 
 
@@ -137,7 +140,7 @@ def machine_of(flags: SimulateFlags) -> Machine:
     else:
         cost = read_profile(_find_profile(flags.cost)).model
         if flags.capacity_tokens is None:
-            raise UserError("a profile does not say how much memory there is: give --capacity-tokens")
+            raise UsageError("a profile does not say how much memory there is: give --capacity-tokens")
         machine = Machine(cost, flags.capacity_tokens, MAX_NUM_SEQS, flags.capacity_tokens, reads_padding=False)
     given = {name: getattr(flags, FLAGS.get(name, name)) for name in (*SIZES, "prefix_cache_tokens")}
     return replace(machine, **{name: value for name, value in given.items() if value is not None})
@@ -146,14 +149,14 @@ def machine_of(flags: SimulateFlags) -> Machine:
 def _refuse_impossible(names: Sequence[str]) -> None:
     for name, strategy in find_strategies(names).items():
         if (kept := strategy.quantization) is not None:
-            raise UserError(f"--strategies: {name} keeps weights in {kept}, which only a real engine can do")
+            raise UsageError(f"--strategies: {name} keeps weights in {kept}, which only a real engine can do")
 
 
 def _find_profile(cost: str) -> Path:
     if cost != "profile":
         path = Path(cost)
         if not path.exists():
-            raise UserError(f"--cost {cost}: is no file, and none of profile, {', '.join(PRESETS)}")
+            raise UsageError(f"--cost {cost}: is no file, and none of profile, {', '.join(PRESETS)}")
         return path
     latest = latest_profile(default_cache())
     say(f"profile: {latest}")

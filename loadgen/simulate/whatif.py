@@ -18,7 +18,7 @@ from loadgen.simulate.prediction import SimulatedPrediction, choose_prediction, 
 from loadgen.simulate.replay import Replay
 from loadgen.simulate.simulation import Served, fit_parts, simulate
 from loadgen.workload.lengths import RequestLengths
-from models.errors import UserError
+from models.errors import UsageError
 from scheduler.assembly import find_strategies
 from scheduler.batching.batcher import BatchLimits
 from scheduler.options import Scheduling
@@ -52,7 +52,7 @@ OTHER_SIZES: Mapping[str, Callable[[Machine], Machine]] = {
 
 ROUNDS = 8  # of the search for the machine's speed
 CLOSE = 0.002  # relative error of served seconds at the speed found
-OFF = 0.5  # error from which on the simulator is useless
+OFF, DOUBTFUL = 0.5, 0.2  # errors from which on the simulator is useless, and to be doubted
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,8 +90,12 @@ class WhatIf:
         return mean, p99
 
     @property
+    def error(self) -> float:
+        return max(map(abs, self.errors))
+
+    @property
     def trusted(self) -> bool:
-        return max(map(abs, self.errors)) < OFF
+        return self.error < OFF
 
     @property
     def by_mean(self) -> list[Trial]:
@@ -144,7 +148,7 @@ def choose_strategies(asked: Sequence[str] | None, *, sent: bool) -> tuple[str, 
     if sent and not asked:
         unfit += [name for name, one in able.items() if not one.only_admits]
     if asked and unfit:
-        raise UserError(f"--strategies: {', '.join(unfit)}: wants other weights, or lengths that no server knows")
+        raise UsageError(f"--strategies: {', '.join(unfit)}: wants other weights, or lengths that no server knows")
     return tuple(name for name in able if name not in unfit)
 
 
@@ -194,6 +198,9 @@ def write_sentences(found: WhatIf) -> Iterator[str]:
             f"or settings differ from the server's{others}."
         )
         return
+    if found.error >= DOUBTFUL:
+        off_by = f"off by {found.error:.0%}, more than {DOUBTFUL:.0%}"
+        yield f"Doubtful: the replay under {replay.strategy}, which served, is {off_by}."
     yield _write_verdict(found)
     own, recorded = (one.get("promises_kept") for one in (found.own, found.recorded))
     kept = "" if own is None or recorded is None else f", and {own:.0%} of promises kept where {recorded:.0%} were"

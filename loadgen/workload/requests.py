@@ -14,7 +14,7 @@ from loadgen.client.request import PROGRAMS, LoadPrompt
 from loadgen.workload import tasks
 from loadgen.workload.lengths import TRACES, Cut, RequestLengths, clip, load_trace
 from loadgen.workload.sample import VOCABULARY, Sample, Vocabulary, fits, load_vocabulary, read_jsonl, read_sharegpt
-from models.errors import UserError
+from models.errors import UsageError, UserError
 from models.options import Count, NonNegative, Positive, option
 
 NEED_FILE = ("jsonl", "sharegpt", *TRACES)
@@ -62,10 +62,10 @@ class Workload:
         """Raises UserError for contradictions."""
         if self.dataset_name in NEED_FILE and self.dataset_path is None:
             without = "or leave --dataset-name out: the built-in requests need none"
-            raise UserError(f"the dataset {self.dataset_name} needs a file: give --dataset-path FILE, {without}")
+            raise UsageError(f"the dataset {self.dataset_name} needs a file: give --dataset-path FILE, {without}")
         if self.dataset_name not in NEED_FILE and self.dataset_path is not None:
             kinds = f"say which it is with --dataset-name ({', '.join(NEED_FILE)}), or leave --dataset-path out"
-            raise UserError(f"the dataset {self.dataset_name} does not read {self.dataset_path}: {kinds}")
+            raise UsageError(f"the dataset {self.dataset_name} does not read {self.dataset_path}: {kinds}")
 
 
 LEAST_MODULES, REQUESTS_PER_MODULE = 16, 16  # of `builtin`
@@ -161,7 +161,7 @@ DATASETS: Mapping[str, Callable[[Workload, int, Vocabulary, random.Random], list
 def join_turns(prompts: Sequence[LoadPrompt], turns: int) -> list[LoadPrompt]:
     """In order; the last may be shorter. Raises UserError."""
     if turns > 1 and not all(prompt.messages for prompt in prompts):
-        raise UserError("--turns: this workload's requests are not chat messages, so none can follow another")
+        raise UsageError("--turns: this workload's requests are not chat messages, so none can follow another")
     texts = ["\n\n".join(message["content"] for message in prompt.messages) for prompt in prompts]
     return [
         replace(prompts[place], follow_ups=tuple(texts[place + 1 : place + turns])) if turns > 1 else prompts[place]

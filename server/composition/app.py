@@ -51,7 +51,9 @@ async def open_service(config: ServeConfig) -> AsyncIterator[Service]:
     """Leaving stops and joins everything. Raises UserError with the remedy."""
     threading.stack_size(2 * STACK)  # of threads started from now on
     if find_virtual(config.device) is not None:
-        config = replace(config, no_journal=True)  # no model's answers have filler's lengths
+        if config.journal is not None:
+            log.warning("%s answers with filler, whose lengths are no model's: --journal is not written", config.device)
+        config = replace(config, no_journal=True)
     relay, clock = Relay(asyncio.get_running_loop()), MonotonicClock()
     metrics, feed = MetricsCollector(_model_names(config)[0]), Feed()
     async with AsyncExitStack() as stack:

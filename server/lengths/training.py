@@ -11,7 +11,7 @@ import orjson
 import torch
 
 from models.catalog.catalog import Catalog, default_cache
-from models.errors import UserError
+from models.errors import UsageError, UserError
 from models.progress import Bars
 from models.proxy import network
 from models.proxy.network import Proxy
@@ -110,7 +110,7 @@ def _predict_own(features: TokenFeatures, data: TrainingData, parts: Split, seed
 
 def _train_proxy(args: argparse.Namespace, cores: int, bars: Bars) -> str:
     if not args.files:
-        raise UserError("a proxy learns from texts, which the journal does not keep: name files to train from")
+        raise UsageError("a proxy learns from texts, which the journal does not keep: name files to train from")
     torch.set_num_threads(cores)
     catalog = Catalog()
     queries, lengths = read_files(args, catalog)

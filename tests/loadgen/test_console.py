@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from rich.table import Table as TextTable
 
-from loadgen.console import Table, TableConsole, format_number, show_table
+from loadgen.console import Table, TableConsole, format_number, show_table, table_console
 from loadgen.result_file import PROGRAM
 from models.catalog.packaged import PIP
 from server.version import VERSION
@@ -40,6 +40,14 @@ def test_names_of_rows_are_never_cut() -> None:
     TableConsole(file=shown, width=140).print(show_table(table))
     assert "sjf-oracle-continuous" in shown.getvalue() and "sjf-oracle-dynamic" in shown.getvalue()
     assert "…" not in shown.getvalue()
+
+
+def test_a_table_has_a_line_a_row_in_a_pipe(capsys: pytest.CaptureFixture[str]) -> None:
+    """Names of rows were wrapped at 160 columns, and those of `bench` at 80."""
+    cells = tuple(f"{number} words that a window would wrap" for number in range(20))
+    table_console().print(show_table(Table("figures", cells, (cells, cells))))
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.count(cells[-1]) for line in lines] == [0, 0, 1, 0, 1, 1, 0]
 
 
 ROOT = Path(__file__).parents[2]

@@ -168,7 +168,7 @@ LACKING = [
     ("FILE:UNKNOWN", "memory='nonsense': is none of "),
     ("FILE:NO_ROW", "is a int and no scheduler.strategy.Strategy"),
     ("FILE:ABSENT", "has no ABSENT"),
-    ("/nowhere/mine.py:ROW", "cannot be loaded: FileNotFoundError"),
+    ("/nowhere/mine.py:ROW", "/nowhere/mine.py:ROW: there is no file /nowhere/mine.py"),
     ("nowhere_at_all:ROW", "cannot be loaded: ModuleNotFoundError: No module named 'nowhere_at_all'"),
     ("lengthwize", r"lengthwize is none of the strategies; did you mean lengthwise\?$"),
     ("ssjf", r"did you mean ssjf-none, ssjf-dynamic, ssjf-continuous\?$"),

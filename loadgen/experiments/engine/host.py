@@ -24,6 +24,7 @@ from safetensors.numpy import save_file
 from loadgen.compare.server import run_server
 from loadgen.experiments.engine import host_steps
 from loadgen.experiments.engine.setup import make_tokenizer, tiny
+from loadgen.experiments.options import read_count
 from loadgen.result_file import PROGRAM
 from loadgen.turns import take_turns
 from scheduler.serving_time.presets import PRESETS, VIRTUAL
@@ -165,9 +166,9 @@ def compare(rows: Sequence[int], beside: Path | None, rounds: int) -> Iterator[s
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -P -m loadgen.experiments.engine.host")
-    parser.add_argument("--rows", type=int, nargs="+", default=[1, 64, 256])
+    parser.add_argument("--rows", type=read_count(1), nargs="+", default=[1, 64, 256])
     parser.add_argument("--beside", type=Path, help="another checkout, measured in turns")
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=read_count(1), default=3)
     asked = parser.parse_args()
     print(f"{'':42}{'this':>12}{'' if asked.beside is None else '      beside   ratio'}")
     for line in compare(asked.rows, asked.beside, asked.rounds):

@@ -3,7 +3,6 @@
 Same arrivals under both orders; beyond: started later than the wait by arrival / (1 - x) plus one mean time of service.
 """
 
-import sys
 from collections.abc import Iterable, Iterator
 from itertools import groupby, product
 from statistics import fmean
@@ -11,6 +10,8 @@ from statistics import fmean
 from loadgen.console import Table, show_table, table_console
 from loadgen.experiments.grid.cells import BASE, BURSTS, GRID, HARD, TASKS, USUAL, Cell
 from loadgen.experiments.grid.run import play_cell
+from loadgen.experiments.options import read_requests
+from loadgen.turns import collect
 from scheduler.options import Scheduling
 from scheduler.strategy import STRATEGIES
 
@@ -35,19 +36,24 @@ def list_cells(requests: int) -> Iterator[Cell]:
 
 
 def tabulate(cells: Iterable[Cell]) -> Table:
-    """A line for each kind of prediction; equal kinds follow each other."""
+    """A line for each kind of prediction; equal kinds follow each other. Of what had ended before Ctrl-C."""
+    found, _ = collect((cell.prediction, *measure_waits(cell)) for cell in cells)
     rows = []
-    for prediction, alike in groupby(cells, key=lambda one: one.prediction):
-        found = [measure_waits(cell) for cell in alike]
-        ratios = [ratio for each, _ in found for ratio in each]
-        late, most = sum(ratio > 1 for ratio in ratios), max(beyond for _, beyond in found)
-        figures = len(ratios), late, f"{100 * late / len(ratios):.2f} %", f"{max(ratios):.2f}", f"{most:.0f} s"
+    for prediction, alike in groupby(found, key=lambda one: one[0]):
+        _, waits, beyond = zip(*alike, strict=True)
+        ratios = [ratio for each in waits for ratio in each]
+        late = sum(ratio > 1 for ratio in ratios)
+        figures = len(ratios), late, f"{100 * late / len(ratios):.2f} %", f"{max(ratios):.2f}", f"{max(beyond):.0f} s"
         rows.append((prediction, *map(str, figures)))
     return Table("waits beyond the bound in seconds", ("predictions", *HEADS), tuple(rows))
 
 
 HEADS = ("requests", "beyond", "share", "worst, times the bound", "by")
+READING = (
+    "Beyond: started later than the bound, which is the wait by arrival / (1 - x) and a mean service; "
+    "worst: the longest wait by its bound; by: the most seconds beyond it."
+)
 
 
 if __name__ == "__main__":
-    table_console().print(show_table(tabulate(list_cells(int(sys.argv[1]) if sys.argv[1:] else 1500))))
+    table_console().print(show_table(tabulate(list_cells(read_requests(1500)))), READING)

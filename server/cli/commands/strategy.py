@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
-from models.errors import UserError
+from models.errors import UsageError, UserError
 from models.options import Subparsers, add_command, describe, option
 
 TEMPLATES = ("new_strategy.txt", "new_strategy_test.txt")  # beside this file
@@ -40,9 +40,9 @@ def _write_new(new: New) -> None:
     name, row = new.name, new.name.upper()
     module, tests = new.output / f"{name}.py", new.output / f"test_{name}.py"
     if not name.isidentifier() or name != name.lower() or keyword.iskeyword(name):
-        raise UserError(f"{name!r} cannot name a Python module: use small letters, digits and _, such as my_order")
+        raise UsageError(f"{name!r} cannot name a Python module: use small letters, digits and _, such as my_order")
     if find_spec(name) is not None:
-        raise UserError(f"Python has a module {name} already: choose another name")
+        raise UsageError(f"Python has a module {name} already: choose another name")
     if there := [path for path in (module, tests) if path.exists()]:
         raise UserError(f"{there[0]} is there: choose another name or --output")
     new.output.mkdir(parents=True, exist_ok=True)

@@ -10,7 +10,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from models.errors import UserError
+from models.errors import UsageError, UserError
 from models.options import Subparsers, add_command, describe, option
 from server.config import FrontConfig, GatewayConfig, ServeConfig
 from server.keys import CREDENTIAL
@@ -124,7 +124,7 @@ def _install(options: Install) -> None:
 
 def _unit(options: Print, config: Path) -> str:
     if options.template and options.config is not None:
-        raise UserError("--config is for one server: with --template each reads /etc/lengthwise/NAME.toml")
+        raise UsageError("--config is for one server: with --template each reads /etc/lengthwise/NAME.toml")
     kind: type[FrontConfig] = GatewayConfig if options.gateway else ServeConfig
     settings = load_settings(kind, {}, {}, config) if config.exists() else ServeConfig()
     return write_unit(_program(options), options.reads, settings.shutdown_timeout, options.template, options.gateway)

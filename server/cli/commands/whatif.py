@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -68,11 +69,9 @@ def run(config: Whatif) -> int:
     from scheduler.serving_time.profile_file import find_profile
 
     require_writable(config.save_result)
-    journal = journal_path(default_cache(), config.journal)
-    replay = read_replay(journal, config.of, config.last)
-    if (profile := find_profile(default_cache(), replay.model)) is None:
-        replay = read_replay(journal, replay.model, config.last, sent=True)
-    setting = _setting(config, replay, profile)
+    profiled = partial(find_profile, default_cache())
+    replay = read_replay(journal_path(default_cache(), config.journal), config.of, config.last, profiled)
+    setting = _setting(config, replay, profiled(replay.model))
     names = choose_strategies(config.strategies, sent=replay.sent)
     with stoppable(), Bars(threaded=True) as bars:
         trials = try_all(replay, setting, names)

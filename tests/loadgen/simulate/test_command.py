@@ -121,7 +121,7 @@ def test_a_profile_is_a_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
 
 
 def test_a_profile_needs_a_capacity(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run("--cost", keep_profile(tmp_path)) == 1
+    assert run("--cost", keep_profile(tmp_path)) == 2
     assert "--capacity-tokens" in capsys.readouterr().err
 
 

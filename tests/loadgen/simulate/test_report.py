@@ -57,7 +57,7 @@ def test_seeds_are_shown_as_their_mean_and_range() -> None:
 
 
 run = partial(run_command, add_simulate, "simulate")
-SHORT = ("--duration", 2, "--rate", 4, "--dataset-name", "random", "--strategies", "vs,baton-pd")
+SHORT = ("--duration", 2, "--dataset-name", "random", "--strategies", "vs,baton-pd")
 
 
 def test_ranges_are_written_out_with_their_last_value() -> None:
@@ -117,8 +117,8 @@ def test_table_csv_and_page_have_a_line_each(tmp_path: Path, capsys: pytest.Capt
 
 def test_the_same_point_alone_has_the_same_figures(tmp_path: Path) -> None:
     swept, alone = tmp_path / "swept.csv", tmp_path / "alone.csv"
-    assert run(*SHORT, "--sweep", "seed=1,2", "--csv", swept) == 0
-    assert run(*SHORT, "--seed", 2, "--csv", alone) == 0
+    assert run(*SHORT, "--rate", 4, "--sweep", "seed=1,2", "--csv", swept) == 0
+    assert run(*SHORT, "--rate", 4, "--seed", 2, "--csv", alone) == 0
     _, *rows = csv.reader(io.StringIO(swept.read_text()))
     _, *same = csv.reader(io.StringIO(alone.read_text()))
     assert [row for row in rows if row[0] == "2"] == same

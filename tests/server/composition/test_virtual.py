@@ -69,6 +69,14 @@ def test_what_only_a_network_computes_is_refused(url: str) -> None:
     assert refused.value.code == 400 and b"no log-probabilities" in refused.value.read()
 
 
+def test_a_journal_that_is_not_written_is_said_to_be_none(
+    tiny_folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with serve_here(tiny_folder, "--device", NAME, "--journal", str(tmp_path / "journal")) as url:
+        post(url, "/v1/completions", {"prompt": "Hi", "max_tokens": 2})
+    assert "--journal is not written" in caplog.text and not (tmp_path / "journal").exists()
+
+
 @pytest.mark.parametrize("device", ["virtual", "virtual:", "virtual:none"])
 def test_an_unknown_preset_names_those_that_there_are(device: str) -> None:
     with pytest.raises(ConfigError, match="virtual:a100-8b, virtual:h100-8b"):

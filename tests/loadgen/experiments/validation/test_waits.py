@@ -3,6 +3,7 @@
 import pytest
 
 from loadgen.experiments.grid.cells import HARD, Cell
+from loadgen.experiments.options import read_requests
 from loadgen.experiments.validation import waits
 
 
@@ -19,3 +20,13 @@ def test_the_table_counts_what_is_beyond_the_bound() -> None:
     late = sum(ratio > 1 for cell in cells for ratio in waits.measure_waits(cell)[0])
     (row,) = waits.tabulate(cells).rows
     assert row[:4] == (waits.PREDICTIONS[0], "300", str(late), f"{late / 3:.2f} %")
+
+
+@pytest.mark.parametrize("word", ["nope", "-1", "99"])
+def test_a_wrong_number_of_requests_is_told_in_a_line(
+    word: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", ["waits", word])
+    with pytest.raises(SystemExit) as ended:
+        read_requests(1500)
+    assert ended.value.code == 2 and f"{word!r} is not a whole number of at least 100" in capsys.readouterr().err

@@ -111,4 +111,4 @@ def test_instances_of_a_template_share_models_and_keys(tmp_path: Path, install: 
     }
     assert [path.name for path in (tmp_path / "etc/lengthwise").iterdir()] == ["api-keys"]
     assert "etc/lengthwise/NAME.toml, then `systemctl enable --now lengthwise@NAME.service`" in said
-    assert "--config is for one server" in install("--template", "--config", "/etc/other.toml", code=1)
+    assert "--config is for one server" in install("--template", "--config", "/etc/other.toml", code=2)

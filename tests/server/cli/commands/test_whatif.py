@@ -9,6 +9,7 @@ from itertools import islice
 from pathlib import Path
 from shutil import rmtree
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -101,6 +102,9 @@ def test_the_strategy_that_served_comes_out_as_it_was_recorded(replay: Replay) -
     verdict, _, requests = whatif.write_sentences(found)
     assert better[0] in verdict and "One more executor, which wants a device more" in verdict
     assert "80 requests to tiny (1 that got no token left out)." in requests
+    off = {key: 1.25 * found.recorded[key] for key in ("mean_jct_ms", "p99_jct_ms")}
+    doubt, *others = whatif.write_sentences(replace(found, recorded=found.recorded | off))
+    assert doubt.startswith("Doubtful: the replay under baton-pd") and "more than 20%" in doubt and len(others) == 3
     whole = whatif.write_sentences(replace(found, replay=replace(replay, left_out=0)))
     assert "80 requests to tiny. Predicted" in [*whole][2]
     assert {sizes for _, sizes in found.trials} >= {"", "half the slots", "twice the slots", "one more executor"}
@@ -195,7 +199,7 @@ MISSING = [
 @pytest.mark.parametrize(("flags", "message"), MISSING)
 @pytest.mark.usefixtures("journal")
 def test_what_is_missing_is_told(flags: tuple[str, ...], message: str, told: Told) -> None:
-    assert message in told(*flags, code=1)
+    assert message in told(*flags, code=2 if "--strategies" in flags else 1)
 
 
 GATEWAY = "127.0.0.1:8001/v1"
@@ -231,14 +235,18 @@ def test_an_empty_journal_names_no_model(cache: Path, told: Told) -> None:
     assert f"holds 0 answered requests to any model {WANTED}" in told(code=1)
 
 
-def test_a_gateway_s_journal_is_replayed_at_prices_fitted_to_it(journal: Path, cache: Path) -> None:
+def test_a_gateway_s_journal_is_replayed_at_prices_fitted_to_it(
+    journal: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Its backend's profile is elsewhere, and an answer's first byte the first that is known of its start."""
     rmtree(cache / "profiles")
     entries = [replace(one, assigned=one.started, started=one.first_token) for one in read(journal)]
     journal.unlink()
     add(journal, entries)
-    saved = cache / "found.json"
+    saved, reads = cache / "found.json", Mock(side_effect=read)
+    monkeypatch.setattr("loadgen.simulate.replay.read", reads)
     assert run("--save-result", str(saved)) == 0
+    assert reads.call_count == 3, "the window was read twice"
     found = json.loads(saved.read_text())
     assert max(map(abs, found["errors"].values())) < 0.25, "waits double what prices are off"
     trials = {(one["strategy"], one["sizes"]): one["mean_jct_ms"] for one in found["trials"]}
