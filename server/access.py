@@ -81,10 +81,10 @@ class Quota:
             self._check_concurrent(use, limits, 1)
         # Tokens are counted afterwards, so one request may exceed the quota.
         if (most := limits.tokens_per_minute) is not None and (wait := use.tokens.wait(most, now)):
-            raise _exceeded(f"this key has used {use.tokens.total} tokens in a minute, and may use {most}", wait)
+            raise _exceeded(f"{use.tokens.total} tokens in a minute, of {most}", wait)
         if (most := limits.requests_per_minute) is not None:
             if wait := use.arrivals.wait(most, now):
-                raise _exceeded(f"this key has made {most} requests in a minute, as many as it may", wait)
+                raise _exceeded(f"{most} requests in a minute", wait)
             use.arrivals.add(1, now)
         use.under_way += 1
         return Share(holder, limits, now)
@@ -93,7 +93,7 @@ class Quota:
         """One at least. Raises ApiError 429, releasing all, or 400 beyond the key's limit."""
         most = self.interactive.max_concurrent_requests
         if most is not None and answers > most:
-            message = f"{answers} answers are more than the {most} that this key may have at a time"
+            message = f"{answers} answers are more than the {most} that may be under way at a time"
             raise bad_request(f"n: {message}; ask for fewer", "n")
         if answers == share.answers:
             return
@@ -122,12 +122,11 @@ class Quota:
     def _check_concurrent(self, use: _Use, limits: Admission, answers: int) -> None:
         most = (limits if use.under_way else self.interactive).max_concurrent_requests
         if most is not None and use.under_way + answers > most:
-            message = f"{use.under_way} answers of this key are under way, and {most} may be at a time"
-            raise _exceeded(message, RETRY_AFTER)
+            raise _exceeded(f"{use.under_way} answers are under way, and {most} may be at a time", RETRY_AFTER)
 
 
 def _exceeded(message: str, retry_after: float) -> ApiError:
-    return busy(f"{message}; try again later", "rate_limit_exceeded", retry_after)
+    return busy(f"the quota is used up: {message}; try again later", "rate_limit_exceeded", retry_after)
 
 
 @dataclass(frozen=True, slots=True)

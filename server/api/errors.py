@@ -107,15 +107,12 @@ def askable(by: float, now: float) -> float:
     return by + SLACK * (by - now) + SLACK
 
 
-def unpromised(error: Unpromised, promised: float, now: float) -> ApiError:
-    """Status 503, with the nearest time that could be promised, and how much later that is."""
-    if error.by is None:
-        headers, hint = {"Retry-After": "1"}, "too little is measured yet, which takes answers without a promise"
-    else:
-        by = askable(error.by, now)
-        nearest, later = write_time(by - now), by - max(promised, now)
-        headers, hint = {"Retry-After": str(max(1, ceil(later))), BY: nearest}, f"{nearest} could be"
-    headers["x-should-retry"] = "false"  # SDKs would only ask for the same again
+def unpromised(error: Unpromised, now: float) -> ApiError:
+    """Status 503, with the nearest time that could be promised; SDKs, which ask for the same again, shall not."""
+    headers, hint = {"x-should-retry": "false"}, "too little is measured yet, which takes answers without a promise"
+    if error.by is not None:
+        headers[BY] = nearest = write_time(askable(error.by, now) - now)
+        hint = f"{nearest} could be"
     return ApiError(503, f"{error}: {hint}", param="promise", code="promise_refused", headers=headers)
 
 

@@ -60,6 +60,7 @@ class Record:
     since: float | None = None  # original arrival after a return
     broken_off: bool = False  # client left before the end
     program: Program | None = None
+    answer_id: str = ""  # a backend's, where the call has another
 
     @classmethod
     def of(cls, request: web.Request, prefix: str, model: str, user: str | None, *, stream: bool) -> "Record":
@@ -92,7 +93,7 @@ class Record:
 
 
 class Register:
-    """An id is a call's own or the client's request id, the latest then; a holder sees only its own calls."""
+    """By a call's own id, or the latest by its answer's or client's; a holder sees only its own calls."""
 
     def __init__(self, dispatcher: Dispatcher, history: int = HISTORY) -> None:
         self._dispatcher = dispatcher
@@ -152,12 +153,12 @@ class Register:
         return chain(map(self._status, own), [*islice(past, limit - len(own))])
 
     def _find(self, name: str, holder: str | None) -> Record | RequestStatus | None:
-        """By id, or the latest with this request id, under way before ended."""
+        """By id, or the latest that is named so, under way before ended."""
         found: Record | RequestStatus | None = self._open.get(name) or self._ended.get(name)
         if found is not None:
             return found if found.caller == holder else None
         calls: Iterable[Record | RequestStatus] = chain(reversed(self._open.values()), reversed(self._ended.values()))
-        return next((one for one in calls if (one.caller, one.request_id) == (holder, name)), None)
+        return next((one for one in calls if one.caller == holder and name in (one.request_id, one.answer_id)), None)
 
     def _status(self, record: Record, *, explained: bool = False) -> RequestStatus:
         requests = record.requests
@@ -175,6 +176,7 @@ class Register:
             told["waits_for"] = statuses.explain_wait(requests, own, self._dispatcher)
         return RequestStatus(
             **told,
+            answer_id=record.answer_id or msgspec.UNSET,
             state=state,
             place=place,
             expected_wait_s=wait,

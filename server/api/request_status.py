@@ -59,16 +59,17 @@ class WaitReason(msgspec.Struct, frozen=True):
 class RequestStatus(msgspec.Struct, frozen=True, kw_only=True):
     """One call.
 
-    `id` is its answer's, `request_id` that of its X-Request-Id header, `caller` the first eight digits of its API key's
-    SHA-256, null without keys. `place` is 1 for the next to start, and null
-    for what is not in line; `expected_wait_s` is null too where nothing has been measured yet. `age_s` is from its
-    arrival to its end, or till now; `created` is in seconds since 1970. Token counts are of all choices together.
+    `id` is its answer's where there is no `answer_id`, `request_id` that of its X-Request-Id header, `caller` the first
+    eight digits of its API key's SHA-256, null without keys. `place` is 1 for the next to start, and null for what is
+    not in line; `expected_wait_s` is null too where nothing has been measured yet. `age_s` is from its arrival to its
+    end, or till now; `created` is in seconds since 1970. Token counts are of all choices together.
     `estimate` is what was expected of it when it came, null before it is in line. `waits_for` is there with
     `explain=1`, and null for what is not in line.
     """
 
     id: str
     object: str = "request"
+    answer_id: str | msgspec.UnsetType = msgspec.UNSET
     request_id: str
     caller: str | None
     endpoint: str
@@ -132,15 +133,14 @@ def choice_of(index: int, request: Request, dispatcher: Dispatcher) -> ChoiceSta
 
 
 def call_state(requests: Sequence[Request]) -> CallState:
-    """RUNNING from the first answer's start to the last one's end."""
+    """RUNNING while one of its answers does."""
     if not requests:
         return CallState.ARRIVED
     states = {request.state for request in requests}
     if all(state.is_final for state in states):
         worst = (State.FAILED, State.CANCELLED, State.FINISHED)
         return CallState(next(state for state in worst if state in states))
-    begun = any(request.times.started is not None for request in requests)
-    return CallState.RUNNING if begun else CallState.WAITING
+    return CallState.RUNNING if State.RUNNING in states else CallState.WAITING
 
 
 def measure(requests: Sequence[Request]) -> Metrics:

@@ -1,13 +1,27 @@
 """A backend's faults in a row, and the rest that it gets for them."""
 
+import os
+import ssl
 import time
 from dataclasses import dataclass
+
+import aiohttp
 
 REFUSED = frozenset({429, 503, 529})  # statuses of a call that was not begun
 FAULTS = REFUSED | {502, 504}
 TIMED_OUT, TOO_MANY = 408, 429  # the only statuses below 500 that may be its fault
 EJECTED = 3  # errors in a row from which on any is the backend's fault
 REST, LONGEST = 1.0, 30.0  # seconds of the first rest, each next one is twice as long, and most of one
+
+
+def explain(error: BaseException) -> str:
+    """Why a backend does not answer, in plain words; empty where it has none."""
+    if not isinstance(error, aiohttp.ClientConnectorError):
+        return str(error)
+    cause, number = error.os_error, error.os_error.errno or 0
+    plain = number > 0 and not isinstance(cause, ssl.SSLError)
+    reason = os.strerror(number) if plain else cause.strerror or cause
+    return f"cannot connect to {error.host}:{error.port}: {reason}"
 
 
 @dataclass(slots=True)

@@ -11,11 +11,11 @@ from server.api.errors import ApiError, error_body
 from server.api.operation import OPERATION
 from server.api.output.messages import MessageEvent
 from server.api.output.sse import DONE, frame
-from server.gateway.passage import ProxiedCall
+from server.gateway.passage import RESPONSES, ProxiedCall
 from server.gateway.usage import SentResponse
 from server.request_id import request_id
 
-RESPONSES, MESSAGES = "/v1/responses", "/v1/messages"
+MESSAGES = "/v1/messages"
 TRANSIENT = frozenset({408, 409, 425, 429})
 
 

@@ -16,6 +16,7 @@ from server.api.register import CANCELLED, Record
 from server.gateway.backend import Backend, Waiting
 from server.gateway.usage import LONGEST_NAME, SentResponse
 
+RESPONSES = "/v1/responses"
 GIVEN_UP = "the request was given up, or its backend is gone"
 REASONS: Mapping[Failure | None, str] = {
     Failure.DEADLINE: "the deadline passed while the request waited",
@@ -38,7 +39,8 @@ class ProxiedCall:
 
     def __post_init__(self) -> None:
         """A gateway's own response until the backend's begins."""
-        name = self.record.id.replace("call-", "resp_")
+        name = self.record.id.replace("call-", "resp_") if self.asked.path == RESPONSES else ""
+        self.record.answer_id = name
         self.response = SentResponse(name, self.record.model[:LONGEST_NAME], int(time.time()))
 
     @property

@@ -39,8 +39,8 @@ from server.gateway.meta import (
     refuse_unreadable,
     without_promise,
 )
-from server.gateway.passage import PASSAGES, ProxiedCall
-from server.gateway.sending import refuse_estimate, send_at_once, send_streamed
+from server.gateway.passage import PASSAGES, RESPONSES, ProxiedCall
+from server.gateway.sending import check_alive, refuse_estimate, send_at_once, send_streamed
 from server.http.operations import OPERATIONS
 
 UNSTATED = 4096  # tokens of an answer without max_tokens
@@ -61,7 +61,7 @@ async def pass_call(request: web.Request) -> web.StreamResponse:
 
 
 async def estimate(request: web.Request) -> web.Response:
-    """What a call would cost and take; raises ApiError 400 and 404."""
+    """What a call would cost and take; raises ApiError 400, 404 and 503."""
     async with hold_body(request) as body:
         meta, words, answers, _, body, _ = await read_aside(_read, body, request)
         await refuse_estimate(request, body)
@@ -94,7 +94,7 @@ async def _queue(request: web.Request, body: bytes) -> web.StreamResponse:
         (queued,) = submit(app, record, [(((0,) * query.user_input_length, sampling, known), query, prediction)])
         with _open_passage(request, record, queued) as passage:
             passage.as_stream = streamed
-            passage.repeats = request.path != "/v1/responses" or meta.store is False
+            passage.repeats = request.path != RESPONSES or meta.store is False
             ticket.settle()
             request[SHORT_FORM] = headers_of(expectation_of((passage.request,), app[DISPATCHER].now()))
             spend_tokens(app, holder, query.user_input_length)
@@ -136,7 +136,8 @@ def _record(request: web.Request, meta: CallMeta) -> Record:
 
 
 def _known(request: web.Request, record: Record, meta: CallMeta, answers: int, prediction: Prediction | None) -> Known:
-    asked = meta.promise or read_header(request.headers)
+    if (asked := meta.promise or read_header(request.headers)) is not None:
+        check_alive(request.app)
     return Known(
         priority=meta.priority or 0,
         deadline=None if meta.deadline_ms is None else record.arrival + meta.deadline_ms / 1000,
@@ -169,7 +170,7 @@ async def pass_other(request: web.Request) -> web.StreamResponse:
     """For stored objects and unknown paths; raises ApiError 400, 403, 404, 405 or 503."""
     path = plain_path(request)
     first = path.split("/")[2]
-    if first not in KEEPING and not request.app[BACKENDS].pass_unknown:
+    if (first not in KEEPING or path == RESPONSES) and not request.app[BACKENDS].pass_unknown:
         await refuse_method(request)
     if first in KEEPING | MINGLED and are_one(request.app):
         raise refuse_kept(path)

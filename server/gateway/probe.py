@@ -15,6 +15,7 @@ import orjson
 
 from scheduler.dispatcher import Dispatcher
 from server.gateway.backend import NO_API, ROOM, Backend
+from server.gateway.health import explain
 from server.gateway.merged import FOREIGN
 from server.gateway.operations import OPERATIONS
 from server.http.proxy import passed_headers
@@ -223,7 +224,7 @@ async def _ask(
                     break
             return answer.status, bytes(body)
     except (aiohttp.ClientError, TimeoutError) as error:
-        return 0, (str(error) or f"no answer within {PATIENCE.total:.0f} s").encode()
+        return 0, (explain(error) or f"no answer within {PATIENCE.total:.0f} s").encode()
     except Exception as error:  # no answer may end the watch over the other backends
         log.exception("%s cannot be read", url)
         return 0, str(error).encode()

@@ -12,15 +12,15 @@ from dataclasses import dataclass, field
 import aiohttp
 from aiohttp import web
 
-from server.api.errors import ApiError
+from server.api.errors import ApiError, note_code
 from server.api.input.program import PROGRAMS
 from server.gateway.asking import BACKENDS
 from server.gateway.backend import Backend
 from server.gateway.events import brings
-from server.gateway.last_events import RESPONSES, error_events, last_events
+from server.gateway.last_events import error_events, last_events
 from server.gateway.merged import StreamAggregator
-from server.gateway.passage import ProxiedCall
-from server.gateway.usage import LIMITED, read_end
+from server.gateway.passage import RESPONSES, ProxiedCall
+from server.gateway.usage import LIMITED, LONGEST_NAME, read_end
 from server.http.proxy import replied_headers, without
 
 PIECES = 64  # last pieces searched for usage
@@ -44,6 +44,21 @@ def has_left(request: web.Request) -> bool:
     return request.transport is None or request.transport.is_closing()
 
 
+def broke_off() -> ApiError:
+    return ApiError(502, BROKE_OFF, code="backend_failed")
+
+
+def cut_off(request: web.Request, error: ApiError, *, whole: bool) -> None:
+    """Behind an answer's first byte; of a `whole` one only its connection's end shows that it is none. Raises
+    ConnectionResetError where its client has left.
+    """
+    if has_left(request):
+        raise ConnectionResetError("the client is gone")
+    note_code(request, error)
+    if whole and request.transport is not None:
+        request.transport.close()
+
+
 async def relay(
     answer: aiohttp.ClientResponse, piece: bytes, backend: Backend, passage: ProxiedCall, limit: asyncio.Timeout
 ) -> web.StreamResponse:
@@ -63,7 +78,8 @@ async def relay(
         response = await way.merge(piece)
     else:
         response = await way.pass_on(piece)
-    await response.write_eof()
+    with suppress(ConnectionError):  # the answer is over
+        await response.write_eof()
     return response
 
 
@@ -124,34 +140,32 @@ class _Relay:
                     raise ConnectionResetError("the client is gone")
                 self.put = transport.write
                 piece = await self._read_on()
-            with suppress(ConnectionError):  # the answer is whole
+            with suppress(ConnectionError):
                 await response.write_eof(piece)
             self._end(None if self.answer.status == 200 else f"status {self.answer.status}")
         except aiohttp.ClientError as error:
             over, gone = self.passage.over, has_left(self.request)
-            fault = self.passage.failure() if over else ApiError(502, BROKE_OFF, code="backend_failed")
+            fault = self.passage.failure() if over else broke_off()
             self._end(f"{'the client' if gone else 'the backend'} broke off: {error}", broken=not (over or gone))
             await self._break_off(response, fault)
         return response
 
     async def _break_off(self, response: web.StreamResponse, error: ApiError) -> None:
-        if not self.streams:
-            response.force_close()
-            raise ConnectionResetError(error.message)
-        with suppress(ConnectionError):
-            if DONE not in (tail := b"".join(self.tail)):
-                blank = b"" if tail.endswith((b"\n\n", b"\r\n\r\n")) else b"\n\n"  # ends half an event
+        cut_off(self.request, error, whole=not self.streams)
+        if self.streams and DONE not in (tail := b"".join(self.tail)):
+            blank = b"" if tail.endswith((b"\n\n", b"\r\n\r\n")) else b"\n\n"  # ends half an event
+            with suppress(ConnectionError):
                 await response.write(blank + last_events(self.passage, error))
-            await response.write_eof()
 
     async def report(self) -> web.StreamResponse:
         """An answer that is no stream, as the end of one. Raises aiohttp.ClientError before anything is sent."""
         assert self.passage.early is not None
         await self._read_on()
-        body = b"".join(self.tail)
-        self._end(f"status {self.answer.status}")
+        body, status = b"".join(self.tail), self.answer.status
+        self._end(f"status {status}")
+        note_code(self.request, ApiError(status, "", code=None if 400 <= status < 500 else "backend_failed"))
         response = self.passage.early.hand_over()
-        await response.write(error_events(self.passage, self.answer.status, body))
+        await response.write(error_events(self.passage, status, body))
         return response
 
     async def merge(self, piece: bytes) -> web.StreamResponse:
@@ -159,11 +173,15 @@ class _Relay:
         merged = StreamAggregator()
         self.put = merged.add
         merged.add(piece)
-        merged.add(await self._read_on())
-        if (whole := merged.whole()) is None:
-            self.backend.merges &= merged.failed or merged.doubtful
-            self.backend.merges_tools &= not merged.doubtful
-            raise NotWhole
+        try:
+            merged.add(await self._read_on())
+            if (whole := merged.whole()) is None:
+                self.backend.merges &= merged.failed or merged.doubtful
+                self.backend.merges_tools &= not merged.doubtful
+                raise NotWhole
+        except (NotWhole, aiohttp.ClientError):
+            self.passage.request.generated -= self.told  # it begins again
+            raise
         self._end(None)
         headers = without(replied_headers(self.answer.headers), OF_STREAMS)
         response = web.Response(body=whole, headers=headers, content_type="application/json")
@@ -193,9 +211,11 @@ class _Relay:
             self._look(piece)
 
     def _look(self, piece: bytes) -> None:
-        lines = (self.line + piece).split(b"\n")
-        if self.request.path == RESPONSES:
+        piece = self.line + piece
+        lines = piece.split(b"\n")
+        if b'"id"' in piece:
             self.passage.response.read(lines[:-1])
+            self.passage.record.answer_id = self.passage.response.id
         first = next((place for place, line in enumerate(lines[:-1]) if brings(line)), None)
         self.line = lines[-1]
         if first is not None or not self.streams or len(self.line) > LONGEST:
@@ -247,13 +267,16 @@ class _Relay:
         made = counted if stated is None else min(stated, max(request.sampling.max_tokens, self.size))
         if self.streams and self.begun and (error is None or DONE in tail):
             self.backend.note_end(request.row_id, finished=end.finished)
+        passage.record.answer_id = next(iter(end.ids), "")[:LONGEST_NAME] or passage.response.id
         if end.number is not None:
             passage.response.number = end.number
         if self.request.path == RESPONSES and (program := passage.record.program) is not None:
             self.request.app[PROGRAMS].mark(passage.record.client, program, end.ids)
         if 400 <= self.answer.status < 500:
             request.expected = None  # a call that is refused breaks no promise
-        error = error or ("the backend tells of an error" if end.reasons & {"error", "abort"} else None)
+        if error is None and end.reasons & {"error", "abort"}:
+            error = "the backend tells of an error"
+            note_code(self.request, broke_off())
         begun = self.begun and self.whole
         limited = bool(end.reasons & LIMITED) if end.reasons else made >= request.sampling.max_tokens
         self.backend.end(request.row_id, max(0, made - self.told), error, limited=limited, begun=begun)

@@ -16,10 +16,10 @@ from server.api.output import sse
 from server.api.served_model import DISPATCHER, LIMITS
 from server.gateway.asking import BACKENDS, ask
 from server.gateway.backend import Backend
-from server.gateway.health import FAULTS, REFUSED
+from server.gateway.health import FAULTS, REFUSED, explain
 from server.gateway.last_events import keep_alives, last_events
 from server.gateway.passage import ProxiedCall
-from server.gateway.relay import BROKE_OFF, NotWhole, has_left, relay
+from server.gateway.relay import NotWhole, broke_off, cut_off, has_left, relay
 from server.http.proxy import replied_headers
 
 RETRIES = 2  # a call that backends fail on could be what makes them
@@ -33,6 +33,16 @@ UNFETCHED = b'"model_not_fetched"'  # until somebody fetches it
 ERROR_FIRST = re.compile(rb'(?:event: ?error\r?\n)?data: ?\{"(?:error": ?[^n]|type": ?"error")')  # in a stream
 
 UNSENT = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError)
+
+
+def no_backend() -> ApiError:
+    return ApiError(503, NONE_ANSWERS, code="no_executor", headers={"Retry-After": "1"})
+
+
+def check_alive(app: web.Application) -> None:
+    """Raises ApiError 503 where no end can be foreseen."""
+    if not app[DISPATCHER].alive:
+        raise no_backend()
 
 
 async def send_streamed(body: bytes, passage: ProxiedCall, *, progress: bool) -> web.StreamResponse:
@@ -97,7 +107,7 @@ async def send_call(body: bytes, passage: ProxiedCall) -> web.StreamResponse:
                 if not (left and passage.repeats):
                     backend.end(row, 0, "its backend breaks off")
                     raise ApiError(502, "the backend broke off, or did not answer", code="backend_failed") from None
-            backend.hand_back(row, f"{type(error).__name__}: {error}")
+            backend.hand_back(row, explain(error))
         except ApiError as error:
             backend.end(row, 0, error.message)
             raise
@@ -113,7 +123,7 @@ async def _turn(passage: ProxiedCall) -> Backend:
             if left <= 0:
                 passage.admitted.cancel()  # or failing would set an exception that nobody reads
                 passage.asked.app[DISPATCHER].fail(passage.request, NONE_ANSWERS, Failure.EXECUTOR)
-                raise ApiError(503, NONE_ANSWERS, code="no_executor", headers={"Retry-After": "5"})
+                raise no_backend()
         return passage.admitted.result()
     finally:
         passage.admitted.cancel()
@@ -146,7 +156,8 @@ async def _ask(request: web.Request, body: bytes, backend: Backend, repeats: boo
 
 
 async def refuse_estimate(request: web.Request, body: bytes) -> None:
-    """As a backend that estimates does, if it answers. Raises ApiError 400 and 404."""
+    """As a backend that estimates does, if it answers. Raises ApiError 400 and 404, and 503 where none is alive."""
+    check_alive(request.app)
     ports = (worker.port for worker in request.app[DISPATCHER].workers if worker.serves)
     backend = next((one for one in ports if isinstance(one, Backend) and one.estimates), None)
     if backend is None:
@@ -173,7 +184,7 @@ async def send_at_once(request: web.Request, body: bytes) -> web.StreamResponse:
         except (aiohttp.ClientError, TimeoutError):
             if left and repeats:
                 continue
-            raise ApiError(502, BROKE_OFF, code="backend_failed") from None
+            raise broke_off() from None
         if left and answer.status in (FAULTS if repeats else REFUSED):
             answer.close()
             continue
@@ -184,9 +195,8 @@ async def send_at_once(request: web.Request, body: bytes) -> web.StreamResponse:
             try:
                 async for piece in answer.content.iter_any():
                     await response.write(piece)
-            except aiohttp.ClientError as error:
-                response.force_close()
-                raise ConnectionResetError(f"the backend broke off: {error}") from None
-            await response.write_eof()
+                await response.write_eof()
+            except aiohttp.ClientError:
+                cut_off(request, broke_off(), whole=True)
             return response
-    raise ApiError(503, NONE_ANSWERS, code="no_executor", headers={"Retry-After": "1"})
+    raise no_backend()

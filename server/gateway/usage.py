@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import islice
 from typing import Annotated, Any, TypeVar
 
 import msgspec
@@ -48,7 +49,7 @@ class AnswerEnd:
 
 @dataclass(slots=True)
 class SentResponse:
-    """What a client of /v1/responses has of it."""
+    """What a client has of it; all but the id for /v1/responses."""
 
     id: str
     model: str
@@ -57,7 +58,9 @@ class SentResponse:
 
     def read(self, lines: Iterable[bytes]) -> None:
         """From the first event that has it in a stream."""
-        fields = next((one for one in _events(_data(lines)) if "id" in one), Fields())
+        events = _events(_data(islice((line for line in lines if b'"id"' in line), LINES)))
+        begun = (one for event in events for one in (event, _read(event, "message", FIELDS) or {}) if "id" in one)
+        fields = next(begun, Fields())
         self.id = (_read(fields, "id", TEXT) or self.id)[:LONGEST_NAME]
         self.model = (_read(fields, "model", TEXT) or self.model)[:LONGEST_NAME]
         self.created_at = _read(fields, "created_at", SMALL) or self.created_at

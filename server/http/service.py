@@ -182,7 +182,7 @@ def _log_end(request: web.Request, status: str, seconds: float) -> None:
     fields = logs.with_fields(
         method=request.method, path=path, status=status, duration_ms=milliseconds, caller=caller, error=code
     )
-    log.log(level, "%s%s", line, f" by {caller}" if caller else "", extra=fields)
+    log.log(level, "%s%s%s", line, f" {code}" if code else "", f" by {caller}" if caller else "", extra=fields)
     if (metrics := request.app.get(METRICS)) is not None:
         resource = request.match_info.route.resource
         route = "unknown" if resource is None else resource.canonical

@@ -189,10 +189,12 @@ async def _wait_for_any(*awaited: Coroutine[Any, Any, object], timeout: float | 
 def summarize(service: Service, address: str, seconds: float) -> str:
     """Scripts wait for the first line."""
     count, machine = len(service.dispatcher.workers), service.machine
-    of = f"{count} executor{'s' * (count > 1)}"
+    kind = "backend" if service.served_model is None else "executor"
+    of = f"{count} {kind}{'s' * (count > 1)}"
     if failing := sum(not worker.serves for worker in service.dispatcher.workers):
         of += f", {failing} not answering"
-    lines = [f"Lengthwise ready on {address} ({service.name}, {of}, {seconds:.1f} s)"]
+    state = "ready" if service.dispatcher.alive else f"not ready until a {kind} answers: listens"
+    lines = [f"Lengthwise {state} on {address} ({service.name}, {of}, {seconds:.1f} s)"]
     if machine is not None:
         infos = [worker.info for worker in service.dispatcher.workers]
         slots, tokens = sum(info.max_rows for info in infos), sum(info.capacity_tokens for info in infos)

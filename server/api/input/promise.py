@@ -8,8 +8,9 @@ import msgspec
 from scheduler.request import COVERAGE
 from scheduler.submission import Known
 from scheduler.wait_estimate.expected_wait import FARTHEST
-from server.api.errors import invalid
+from server.api.errors import bad_request, invalid
 from server.api.input.schema import Promise
+from server.api.output.reply import write_time
 
 HEADER = "x-lengthwise-promise"  # request header with the field's JSON
 
@@ -32,6 +33,8 @@ def ask_for(promise: Promise, arrival: float, now: float) -> Known:
         raise invalid("promise", "give either by or within_ms")
     if promise.by is not None:
         promised = now + promise.by.timestamp() - time.time()
+        if promised <= now:
+            raise bad_request(f"promise.by: is in the past: it is {write_time(0)} here", "promise.by")
     else:
         promised = arrival + (promise.within_ms or 0.0) / 1000
     if promised > now + FARTHEST:

@@ -3,6 +3,7 @@
 are read).
 """
 
+import re
 import secrets
 import shutil
 import subprocess
@@ -21,7 +22,8 @@ TEXT = "lengthwise.service"  # template beside this file
 FOLDER = Path("/etc/lengthwise")
 CONFIG, GATEWAY_CONFIG = FOLDER / "config.toml", FOLDER / "gateway.toml"
 KEYS = FOLDER / CREDENTIAL
-HIDDEN = (Path("/home"), Path("/root"), Path("/run/user"))  # ProtectHome
+HIDDEN = tuple(map(Path, ("/home", "/root", "/run/user", "/tmp", "/var/tmp")))  # ProtectHome, PrivateTmp
+GPU = re.compile(r".*(?:nvidia|CUDA).*\n")  # lines of the unit that a gateway has no use for
 
 FIRST_CONFIG = """\
 # Settings of the service; `lengthwise {command} --help` explains them all. Restart it after a change.
@@ -46,6 +48,7 @@ def write_unit(
     each = {"config": f"{FOLDER}/%i.toml", "of": f"{of} %i", "own": "/%i", "journal": "%i"}
     stop, own = round(shutdown_timeout + STOP_MARGIN), each if template else one
     text, name = Path(__file__).with_name(TEXT).read_text("utf-8"), unit_name(template, gateway)
+    text = GPU.sub("", text) if gateway else text
     return text.format(name=name, program=_escaped(program), command=command, keys=KEYS, stop=stop, **own)
 
 
@@ -93,13 +96,16 @@ def add_parser(subparsers: Subparsers) -> None:
 def _print(options: Print) -> None:
     """Write the unit to standard output."""
     sys.stdout.write(_unit(options, options.reads))
+    if hidden := _find_hidden(options):
+        sys.stderr.write(f"warning: {hidden}\n")
 
 
 def _install(options: Install) -> None:
     """Write the unit, and a configuration and a key where there are none."""
     config, keys = _below(options.root, options.reads), _below(options.root, KEYS)
     program, unit = _program(options), _unit(options, config)
-    _require_visible(program, program if options.program else Path(sys.executable))
+    if hidden := _find_hidden(options):
+        raise UserError(hidden)
     name = unit_name(options.template, options.gateway)
     command = "gateway" if options.gateway else "serve"
     written = FOLDER / "NAME.toml" if options.template else options.reads
@@ -135,11 +141,14 @@ def _program(options: Print) -> Path:
     return options.program or found.absolute()
 
 
-def _require_visible(program: Path, interpreter: Path) -> None:
-    for real in (program, program.resolve(), interpreter.resolve()):
-        if any(real.is_relative_to(folder) for folder in HIDDEN):
-            remedy = "install Lengthwise into an environment below /opt, and run `systemd install` from there"
-            raise UserError(f"{real} is in a home folder, which the service cannot see: {remedy}")
+def _find_hidden(options: Print) -> str:
+    """What the service could not see, and the remedy, or empty."""
+    program = _program(options)
+    interpreter = program if options.program else Path(sys.executable)
+    paths = program, program.resolve(), interpreter.resolve(), options.reads
+    hidden = [path for path in paths if any(path.is_relative_to(folder) for folder in HIDDEN)]
+    remedy = "run Lengthwise from an environment below /opt, with its configuration below /etc"
+    return f"{hidden[0]} is in a home or temporary folder, which the service cannot see: {remedy}" if hidden else ""
 
 
 def _below(root: Path, path: Path) -> Path:

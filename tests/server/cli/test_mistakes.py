@@ -1,5 +1,6 @@
 """What users may get wrong: a wrong use ends with 2, what cannot be done with 1, each in one line."""
 
+import re
 import shlex
 from pathlib import Path
 

@@ -14,6 +14,8 @@ from aiohttp import web
 
 from server.gateway.health import EJECTED, LONGEST, Health
 from server.gateway.sending import RETRIES
+from server.observe.logs import fields_of
+from server.process.life import summarize
 from tests.server.gateway import processes
 from tests.server.gateway.backends import Backend, Gateway, chat, crowded, gateway, until
 from tests.server.gateway.test_hostile import EVENTS, GOOD, TOKEN, Hostile, answer, plain
@@ -138,6 +140,31 @@ async def test_a_backend_that_breaks_off_its_answers_rests(stalls: bool, monkeyp
         tried, faulty.stalls, faulty.kind = len(faulty.heads), False, good.kind
         while len(faulty.heads) < tried + 3:  # it is tried again
             assert (await outcomes(gate, 8)).keys() == {200}
+
+
+BROKEN: dict[str, tuple[bytes, dict[str, Any]]] = {
+    "a stream": (answer(TOKEN + b"x").removesuffix(b"x"), {}),
+    "a whole answer": (plain(b'{"id": "x", "choices": []}').removesuffix(b"]}"), {"stream": False, "x": 1}),
+    "an error event": (answer(TOKEN + b'data: {"error": {"message": "x"}}\n\n'), {}),
+    "no stream": (failing(b"500 No"), {"stream_options": {"include_progress": True}}),
+}
+
+
+@pytest.mark.parametrize("broken", BROKEN)
+async def test_a_failure_behind_the_first_byte_is_logged(broken: str, caplog: pytest.LogCaptureFixture) -> None:
+    """It was a success there, and behind a part of a whole answer came the head of another."""
+    caplog.set_level(logging.INFO, "server.http.service")
+    kind, fields = BROKEN[broken]
+    async with gateway(Hostile(kind)) as gate:
+        try:
+            assert (await gate.ask(**fields))[0] == 200 and broken != "a whole answer"
+        except aiohttp.ClientPayloadError:
+            assert broken == "a whole answer"
+        (logged,) = (one for one in caplog.records if one.name == "server.http.service")
+        assert (fields_of(logged)["status"], fields_of(logged)["error"]) == ("200", "backend_failed")
+        assert logged.getMessage().endswith(" backend_failed")
+        assert [one["state"] for one in (await gate.get("/v1/requests"))["data"]] == ["failed"]
+        assert b'request_failure_total{kind="error"' in await gate.read("/metrics")
 
 
 @pytest.mark.parametrize("stream", [True, False])
@@ -310,7 +337,7 @@ async def test_a_dead_port_and_different_models_are_said_at_the_start(caplog: py
     one, other = (Hostile(pages={"/v1/models": plain(b'{"data": [{"id": "%b"}]}' % name)}) for name in (b"a", b"b"))
     async with gateway(one, other, "http://127.0.0.1:9/v1"):
         said = " ".join(record.getMessage() for record in caplog.records)
-        assert "different models" in said and "fails: GET http://127.0.0.1:9/v1/models: Cannot connect" in said
+        assert "different models" in said and "/v1/models: cannot connect to 127.0.0.1:9: Connection refused" in said
 
 
 FAILED = b'lengthwise:request_failure_total{kind="executor",model_name="127.0.0.1:9/v1"} 1.0'
@@ -324,7 +351,12 @@ async def test_backends_that_never_answered_end_a_call_with_the_reason(monkeypat
         failures = [line for line in (await gate.read("/metrics")).splitlines() if b"failure_total{" in line]
         assert [one for one in failures if not one.endswith(b" 0.0")] == [FAILED]
         assert (await gate.call("GET", "/v1/models")).status == 503
+        for path, fields in (("/v1/estimate", {}), ("/v1/chat/completions", {"promise": {"within_ms": 9000}})):
+            async with gate.client.post(path, json=chat(**fields)) as told_at_once:
+                assert (told_at_once.status, (await told_at_once.json())["error"]["code"]) == (503, "no_executor")
         assert "no backend answers" in (await gate.get("/health/ready"))["error"]["message"]
+        said = "Lengthwise not ready until a backend answers: listens on http://a (127.0.0.1:9/v1, 1 backend, 1 not "
+        assert summarize(gate.service, "http://a", 1.0).startswith(said)
 
 
 @pytest.mark.usefixtures("quick")

@@ -21,6 +21,7 @@ from server.gateway.sending import RETRIES
 from server.gateway.slots import InferredSlots
 from tests.server.gateway.backends import Backend, Gateway, chat, crowded, event, gateway, until
 from tests.server.gateway.fake_backend import Engine, listening
+from tests.server.gateway.test_hostile import EVENTS, Hostile, answer, plain
 from tests.server.live import bearer
 
 WHOLE = b"".join(map(event, range(5))) + b"data: [DONE]\n\n"
@@ -258,7 +259,7 @@ async def test_another_method_is_told_which_ones_there_are(keys: tuple[str, ...]
     """GET /v1/estimate, and later DELETE /v1/requests/ID, were said to be no paths of the gateway."""
     others: dict[tuple[int, str | None], Iterable[tuple[str, str]]] = {
         (405, "POST"): [
-            *product(["GET"], ("estimate", "embeddings", "chat/completions", "requests/a/cancel")),
+            *product(["GET"], ("estimate", "embeddings", "chat/completions", "requests/a/cancel", "responses")),
             *product(OTHERS, ("chat/completions", "embeddings", "responses")),
         ],
         (405, "GET,HEAD"): [
@@ -275,6 +276,42 @@ async def test_another_method_is_told_which_ones_there_are(keys: tuple[str, ...]
             for method, path in calls:
                 answer = await gate.call(method, f"/v1/{path}")
                 assert (answer.status, answer.headers.get("Allow")) == told, (method, path)
+
+
+NAMED = [
+    ("/v1/chat/completions", b'{"id": "theirs", "choices": [{"delta": {"content": "t"}}]}'),
+    ("/v1/messages", b'{"type": "message_start", "message": {"id": "theirs"}}'),
+    ("/v1/responses", b'{"type": "response.created", "response": {"id": "theirs"}}'),
+    ("/v1/chat/completions", b""),
+]
+
+
+@pytest.mark.parametrize(("path", "first"), NAMED)
+async def test_a_call_is_found_by_its_answers_id(path: str, first: bytes) -> None:
+    kind = answer(b"data: %b\n\n" % first + EVENTS) if first else plain(b'{"id": "theirs"}')
+    async with gateway(Hostile(kind), keys=("a", "b")) as gate:
+        async with gate.client.post(path, json=chat(x=1), headers=bearer("a")) as asked:
+            await asked.read()
+        for key, status in (("a", 200), ("b", 404)):
+            async with gate.client.get("/v1/requests/theirs", headers=bearer(key)) as told:
+                assert told.status == status
+                assert key == "b" or (await told.json())["answer_id"] == "theirs"
+
+
+async def test_a_call_that_is_put_back_waits_as_if_it_had_never_run() -> None:
+    """It was told as running, with a place in line and the tokens of an answer that nobody gets."""
+    backend = Backend(break_off=True, usage=True)
+    async with gateway(backend) as gate:
+        (asked,) = gate.begin(1, stream=False)
+        await until(lambda: backend.bodies and not gate.service.dispatcher.alive)
+        (call,) = (await gate.get("/v1/requests"))["data"]
+        assert (call["state"], call["place"], call["generated_tokens"]) == ("waiting", 1, 0)
+        assert call["choices"][0]["state"] == "waiting"
+        backend.break_off = False
+        backend.go_on.set()
+        assert (await asked)[0] == 200
+        (call,) = (await gate.get("/v1/requests"))["data"]
+        assert (call["state"], call["generated_tokens"]) == ("finished", 5)
 
 
 @pytest.mark.parametrize(("stream", "statuses"), [(True, {200, 499}), (False, {499})])

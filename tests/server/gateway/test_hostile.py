@@ -99,6 +99,7 @@ KINDS: Mapping[str, tuple[bytes, set[int]]] = {
     # floods
     "a token of 4 MB": (answer(b"data: " + b"x" * 4_000_000 + b"\n\n" + EVENTS), PASSED),
     "500,000 empty events": (answer(b"data: \n\n" * 500_000 + EVENTS), PASSED),
+    "500,000 ids": (answer(b'data: {"id"\n\n' * 500_000 + EVENTS), PASSED),
     "deep JSON": (answer(b"data: " + b'{"choices":' * 50_000 + b"\n\n" + EVENTS), PASSED),
     "an index of 400 digits": (answer(TOKEN.replace(b": 0", b": " + b"9" * 400) + EVENTS), PASSED),
     "choices that are none": (answer(b'data: {"choices": {"a": 1}}\n\ndata: [1]\n\ndata: 5\n\n' + EVENTS), PASSED),

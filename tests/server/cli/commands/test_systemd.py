@@ -77,15 +77,24 @@ def test_a_gateway_has_a_unit_and_a_configuration_of_its_own(tmp_path: Path, ins
     text = unit.read_text()
     assert f"ExecStart={PROGRAM} gateway --config /etc/lengthwise/gateway.toml\n" in text
     assert "RuntimeDirectory=lengthwise-gateway\n" in text and "/gateway.sqlite3\n" in text
+    assert not re.search("nvidia|cuda", text, re.I) and "DevicePolicy=closed\n" in text
     assert load_settings(GatewayConfig, {}, {}, config).urls == ["http://127.0.0.1:8001/v1"]
     config.write_text('backend = ["http://127.0.0.1:9/v1"]\nshutdown_timeout = 90\n')
     install("--gateway", "--force")
     assert "TimeoutStopSec=120\n" in unit.read_text()
 
 
-def test_a_program_the_service_could_not_see_is_refused(tmp_path: Path, install: Told) -> None:
-    assert "/opt" in install("--program", "/home/me/bin/lengthwise", code=1)
+HIDDEN = ["--program=/home/me/lengthwise", "--program=/tmp/lengthwise", "--config=/var/tmp/config.toml"]
+
+
+@pytest.mark.parametrize("flag", HIDDEN)
+def test_what_the_service_could_not_see_is_refused(
+    tmp_path: Path, flag: str, install: Told, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert "/opt" in install(flag, code=1)
     assert list(tmp_path.iterdir()) == []
+    assert cli.main(["systemd", "print", flag]) == 0
+    assert "warning: " in capsys.readouterr().err
 
 
 def test_systemd_waits_longer_than_the_drain_may_take(tmp_path: Path, told: Told) -> None:
