@@ -107,12 +107,16 @@ def askable(by: float, now: float) -> float:
     return by + SLACK * (by - now) + SLACK
 
 
-def unpromised(error: Unpromised, now: float) -> ApiError:
-    """Status 503, with the nearest time that could be promised; SDKs, which ask for the same again, shall not."""
-    headers, hint = {"x-should-retry": "false"}, "too little is measured yet, which takes answers without a promise"
+def unpromised(error: Unpromised, promised: float, now: float) -> ApiError:
+    """Status 503, with the nearest time that could be promised, and how much later that is; SDKs, which would ask for
+    the same again, shall not.
+    """
+    headers, hint = {"Retry-After": "1"}, "too little is measured yet, which takes answers without a promise"
     if error.by is not None:
-        headers[BY] = nearest = write_time(askable(error.by, now) - now)
-        hint = f"{nearest} could be"
+        by = askable(error.by, now)
+        nearest = write_time(by - now)
+        headers, hint = {"Retry-After": str(max(1, ceil(by - promised))), BY: nearest}, f"{nearest} could be"
+    headers["x-should-retry"] = "false"
     return ApiError(503, f"{error}: {hint}", param="promise", code="promise_refused", headers=headers)
 
 

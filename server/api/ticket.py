@@ -122,7 +122,7 @@ def submit(app: web.Application, record: Record, answers: Sequence[Wanted]) -> l
     try:
         requests = dispatcher.submit_all([one[0] for one in answers], arrival=record.arrival, since=record.since)
     except Refused as error:
-        raise _refusal(error, dispatcher) from None
+        raise _refusal(error, dispatcher, answers[0][0][2].get("promised")) from None
     for request, (_, query, prediction) in zip(requests, answers, strict=True):
         app[LENGTHS].note(request, query, prediction, dispatcher.revise)
     return requests
@@ -141,13 +141,13 @@ def foresee_end(dispatcher: Dispatcher, requests: Sequence[Request]) -> Expectat
     return msgspec.structs.replace(told, by=write_time(askable(last.by, now) - now))
 
 
-def _refusal(error: Refused, dispatcher: Dispatcher) -> ApiError:
+def _refusal(error: Refused, dispatcher: Dispatcher, promised: float | None = None) -> ApiError:
     match error:
         case TooLate():
             message = f"{error}; try again later, or give it more time"
             return replace(busy(message, "deadline_unreachable", dispatcher.waits.retry_after()), param="deadline_ms")
         case Unpromised():
-            return unpromised(error, dispatcher.now())
+            return unpromised(error, promised or 0.0, dispatcher.now())
     return failure_error(error.failure, str(error))
 
 

@@ -22,7 +22,7 @@ import pytest
 from tests.real_clients.environments import ASKED, HEAVY, make_node, make_python, node_version, python_version, tabled
 from tests.real_clients.programs import PROGRAMS, Program
 from tests.real_clients.scripted import Exchange, build_long, recorded, scripted_server
-from tests.server.api.programs.shapes import PICTURE
+from tests.server.api.programs.agents import PICTURE
 
 HERE = Path(__file__).parent
 HEADS = ("program", "version", "requests", "longest prompt, in tokens", "what it sends that is unusual")

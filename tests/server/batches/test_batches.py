@@ -40,7 +40,7 @@ class Asker(ModelAsker):
     def leave(self, share: Share) -> None:
         pass
 
-    async def ask(self, endpoint: str, body: bytes, holder: str | None, share: Share, request_id: str) -> LineReply:
+    async def ask(self, record: BatchRecord, body: bytes, share: Share, request_id: str) -> LineReply:
         self.asked.set()
         if not self.answers:
             await asyncio.Event().wait()

@@ -5,7 +5,6 @@ import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -15,6 +14,7 @@ from engine.messages import Report, StepReport
 from engine.row import Row
 from scheduler.dispatcher import Dispatcher
 from server.composition import app
+from server.process import watchdog
 from server.process.watchdog import Watchdog
 from tests.live_server import config_of
 from tests.server.live import Live, chat_body, live_server, text_of
@@ -56,7 +56,7 @@ class Machine:
             patch.setattr(Lifecycle, "turn", stand_still)
             patch.setattr(Dispatcher, "receive", note)
             patch.setattr(Watchdog, "run", wait_and_run)
-            patch.setattr(app, "Watchdog", partial(Watchdog, interval=0.05))
+            patch.setattr(watchdog, "INTERVAL", 0.05)
             size = {"executors": executors, "max_num_seqs": 1, "prefill_ahead": 0, "stall_timeout": 0.4}
             async with app.open_service(config_of(self.folder, device="cpu", **size)) as service:
                 async with live_server(dispatcher=service.dispatcher) as live:
