@@ -203,9 +203,10 @@ def test_a_manager_that_is_gone_costs_a_warning(tmp_path: Path, caplog: pytest.L
     assert "READY=1" in caplog.text
 
 
-@pytest.mark.parametrize(("pid", "interval"), [(None, 3.0), (str(os.getpid()), 3.0), ("1", None)])
-def test_the_watchdog_is_ours_only_when_it_is_set_for_us(pid: str | None, interval: float | None) -> None:
-    environ = {"WATCHDOG_USEC": "9000000"} | ({} if pid is None else {"WATCHDOG_PID": pid})
+@pytest.mark.parametrize(("pid", "interval"), [("", 3.0), ("own", 3.0), ("1", None)])
+def test_the_watchdog_is_ours_only_when_it_is_set_for_us(pid: str, interval: float | None) -> None:
+    pid = pid.replace("own", str(os.getpid()))
+    environ = {"WATCHDOG_USEC": "9000000"} | ({"WATCHDOG_PID": pid} if pid else {})
     assert Notifier(environ).watchdog_interval == interval
 
 
