@@ -31,7 +31,7 @@ def read(path: Path) -> Any:
 
 
 def test_contestants_have_a_line_a_count(tiny_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    file = tmp_path / "new" / "result.json"
+    file = tmp_path / "result.json"
     assert bench(tiny_folder, "--rows", "1", "3", *SHORT, "--save-result", str(file)) == 0
     out = capsys.readouterr().out
     assert all(out.count(f"│ {name} ") == 2 for name in (*NAMES, "floor"))

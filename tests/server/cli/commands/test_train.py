@@ -61,7 +61,7 @@ def test_a_folder_with_a_tokenizer_alone_is_enough_for_files(tmp_path: Path, tin
 
 
 def test_the_report_as_json_and_the_forest_where_it_is_wanted(tmp_path: Path, learned: Told) -> None:
-    file, out = requests(tmp_path / "rows.jsonl", length=200), tmp_path / "out" / "my.forest"
+    file, out = requests(tmp_path / "rows.jsonl", length=200), tmp_path / "my.forest"
     flags = ("--trees", 5, "--output", out, "--sample", 40, "--held-out", "tasks", "--holdout", 0.5)
     report = json.loads(learned(file, *flags, "--json"))
     assert (report["rows"], report["instructions"], report["forest"]) == (40, 2, str(out))
