@@ -148,7 +148,8 @@ class Text:
             raise TextError("this model has no chat template: use /v1/completions, or start with --chat-template")
         nonce = secrets.token_hex(8)
         hidden: list[str] = []
-        turns, offered, given = (self._veil(part, nonce, hidden) for part in (list(messages), list(tools), variables))
+        parts: Sequence[Any] = (list(messages), list(tools), variables)
+        turns, offered, given = (part and self._veil(part, nonce, hidden) for part in parts)
         rendered = self._render(
             turns,
             given,

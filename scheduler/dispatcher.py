@@ -196,11 +196,13 @@ class Dispatcher:
             self.table.cancel(request)
             self.table.fail(request, "the deadline passed while the request waited", Failure.DEADLINE)
             self._changed()
-        while any(self._assign(worker, now) for worker in self._parts.placement(self.table.serving())):
+        serving = self.table.serving()
+        while any(self._assign(worker, now) for worker in self._parts.placement(serving)):
             if self.now() - now >= SLICE:  # the rest in another iteration of the event loop
                 self._wake.set()
                 return
-        for index, row_ids in self._parts.batcher.preempt(self.table.serving(), now).items():
+            serving = self.table.serving()
+        for index, row_ids in self._parts.batcher.preempt(serving, now).items():
             self.table.workers[index].pausing.update(row_ids)
             self.table.post(self.table.workers[index], Pause(tuple(row_ids)))
         if not self.table.live() and not self._dead.is_set():
