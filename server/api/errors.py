@@ -115,7 +115,7 @@ def unpromised(error: Unpromised, promised: float, now: float) -> ApiError:
     if error.by is not None:
         by = askable(error.by, now)
         nearest = write_time(by - now)
-        headers, hint = {"Retry-After": str(max(1, ceil(by - promised))), BY: nearest}, f"{nearest} could be"
+        headers, hint = {"Retry-After": str(max(1, ceil(by - max(promised, now)))), BY: nearest}, f"{nearest} could be"
     headers["x-should-retry"] = "false"
     return ApiError(503, f"{error}: {hint}", param="promise", code="promise_refused", headers=headers)
 
