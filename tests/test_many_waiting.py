@@ -21,10 +21,12 @@ from server.composition.app import open_service
 from server.http.service import Service
 from server.process.life import listen, shorten_pauses
 from tests.live_server import config_of
+from tests.speed import slowness
 
 WAITING = 10_000
 MOST = 0.02
-"""Seconds of the loop's own thread that a callback may take, twice what each does on a machine to itself."""
+"""Seconds of the loop's own thread that a callback may take, twice what each does on a machine to itself; a machine
+that is slower at Python gets as much longer."""
 
 ATTEMPTS = 10
 """Rounds, as a busy machine now and then makes a callback longer than that."""
@@ -119,9 +121,10 @@ async def test_no_callback_takes_long_while_ten_thousand_requests_wait(tiny_fold
                         notes = PlaceNotes(comments, [request], service.dispatcher)  # type: ignore[arg-type]
                         stack.enter_context(look_often(notes.look, rng.uniform(0.0, 1.0), app[LOOKS]))
                     for _ in range(ATTEMPTS):
+                        most_seconds = MOST * slowness()
                         with timed_callbacks() as longest:
                             await ask_everything(session)
-                        late = {name: seconds for name, seconds in longest.items() if seconds > MOST}
+                        late = {name: seconds for name, seconds in longest.items() if seconds > most_seconds}
                         if not late:
                             break
             assert comments.told and not late
