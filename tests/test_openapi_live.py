@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 import schemathesis
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 from schemathesis import Case, GenerationMode
 from schemathesis.checks import CheckFunction, not_a_server_error
 from schemathesis.core.parameters import ParameterLocation

@@ -9,8 +9,7 @@ from aiohttp import web
 from scheduler.submission import Known
 from server.access import client_of, holder_of
 from server.api.errors import invalid, reword_errors
-from server.api.input import prompts as text_prompts
-from server.api.input import schema
+from server.api.input import prompts as text_prompts, schema
 from server.api.input.body import decode, hold_body, read_body
 from server.api.input.messages import CHAT_WORDS, CountBody, as_chat
 from server.api.input.promise import ask_for, read_header

@@ -28,8 +28,7 @@ from server.composition.scheduling import learn_steps, parts_for
 from server.config import NO_EMBEDDINGS, ServeConfig
 from server.dashboard.feed import Feed
 from server.dashboard.scene import DashboardState
-from server.embeddings import TIMEOUT as EMBEDDING_TIMEOUT
-from server.embeddings import TextEmbedder, make_embedding_worker
+from server.embeddings import TIMEOUT as EMBEDDING_TIMEOUT, TextEmbedder, make_embedding_worker
 from server.grammars import STACK
 from server.http.service import FilesPlace, HostMachine, Service
 from server.lengths.instruction import InstructionSplit

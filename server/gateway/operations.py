@@ -6,8 +6,7 @@ from aiohttp import web
 
 from server.api.operation import Operation, Parameter
 from server.gateway.passing import estimate, pass_call, pass_other, pass_short, pass_through, refuse_method
-from server.http.operations import ANTHROPIC, MODEL
-from server.http.operations import OPERATIONS as SERVERS
+from server.http.operations import ANTHROPIC, MODEL, OPERATIONS as SERVERS
 
 OWN = (
     *("/v1/requests", "/v1/requests/{id}", "/v1/requests/{id}/cancel", "/metrics", "/load", "/health", "/health/ready"),

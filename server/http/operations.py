@@ -11,8 +11,7 @@ from server.api.input.responses import ResponsesBody
 from server.api.input.schema import ChatBody, CompletionBody
 from server.api.openapi import PROMISE, openapi
 from server.api.operation import Body, Dialect, Operation, Parameter
-from server.api.output import chat, completions, messages
-from server.api.output import response_objects as replies
+from server.api.output import chat, completions, messages, response_objects as replies
 from server.api.output.reply import Expectation
 from server.api.request_status import RequestList, RequestStatus
 from server.batches.files import FileObject

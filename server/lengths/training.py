@@ -16,8 +16,7 @@ from models.progress import Bars
 from models.proxy import network
 from models.proxy.network import Proxy
 from models.proxy.task import ProxyTask, Scale, quantile_edges
-from models.proxy.training import TextRows, TrainingOptions, TrainingStep
-from models.proxy.training import train as tune
+from models.proxy.training import TextRows, TrainingOptions, TrainingStep, train as tune
 from scheduler.length import evaluation
 from scheduler.length.evaluation import Contest, PredictorContestant, Split, quality
 from scheduler.length.features import Ablation, TokenFeatures

@@ -16,14 +16,12 @@ from models.catalog.checkpoint import weight_files
 from models.errors import TextError, UserError
 from models.network.embeddings import read_token_embeddings
 from models.progress import Bars
-from models.proxy.network import Proxy
-from models.proxy.network import load as load_proxy
+from models.proxy.network import Proxy, load as load_proxy
 from models.text import Text
 from scheduler.journal.file import read
 from scheduler.length.features import FEATURES, INSTRUCTION_GROUPS, LengthQuery, TokenFeatures
 from scheduler.length.forest import Examples
-from scheduler.length.learning import completed, served_rows
-from scheduler.length.learning import examples as learnable
+from scheduler.length.learning import completed, examples as learnable, served_rows
 from server.cache_paths import journal_path, model_key, proxy_path
 from server.lengths.process import embed, load_embedder
 

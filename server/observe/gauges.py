@@ -9,8 +9,7 @@ from operator import attrgetter
 from typing import Any
 
 from prometheus_client import Metric, ProcessCollector
-from prometheus_client.metrics_core import CounterMetricFamily as Counter
-from prometheus_client.metrics_core import GaugeMetricFamily as Gauge
+from prometheus_client.metrics_core import CounterMetricFamily as Counter, GaugeMetricFamily as Gauge
 from prometheus_client.registry import Collector
 
 from engine.kv.host_store import HostStore

@@ -3,8 +3,7 @@
 from functools import partial
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from tokenizers import AddedToken, Encoding, Tokenizer, normalizers
 
 from models.text import Text

@@ -4,8 +4,7 @@ import asyncio
 
 from pydantic import BaseModel
 from pydantic_ai import Agent, ModelAPIError, ModelHTTPError, NativeOutput, ToolOutput
-from pydantic_ai.models.openai import OpenAIChatModel
-from pydantic_ai.models.openai import OpenAIChatModelSettings as Settings
+from pydantic_ai.models.openai import OpenAIChatModel, OpenAIChatModelSettings as Settings
 from pydantic_ai.providers.openai import OpenAIProvider
 from wanted import MESSAGES, SOON, STALLED, find_statuses, read_scored, tell, times_out
 

@@ -3,8 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from scheduler.placement import Placement, idle_first, least_unread, max_min, round_robin
 from scheduler.plan import Assignment, Plan

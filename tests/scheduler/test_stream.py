@@ -4,8 +4,7 @@ import asyncio
 from itertools import chain
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from engine.messages import FinishReason, RowUpdate, TokenLogprob
 from scheduler.stream import AT_ONCE, SLICE, TokenStream, Wakeups

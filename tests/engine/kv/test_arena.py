@@ -4,8 +4,7 @@ from unittest.mock import Mock
 
 import pytest
 import torch
-from hypothesis import settings
-from hypothesis import strategies as st
+from hypothesis import settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from engine.kv.arena import ArenaFull, KvArena

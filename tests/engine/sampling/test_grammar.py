@@ -9,8 +9,7 @@ from random import Random
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from engine.sampling import grammar as module
 from engine.sampling.grammar import Compiled, GrammarError, GrammarFault, Grammars, GrammarTooCostly, Matcher

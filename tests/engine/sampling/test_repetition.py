@@ -1,8 +1,7 @@
 """When an answer counts as repeating itself: checked against a plain search of its tokens."""
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from engine import repetition
 from engine.repetition import LEAST_TIMES, LEAST_TOKENS, LONGEST_PERIOD, RepetitionDetector

@@ -8,13 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from torch import Tensor
 
 from engine.row import Choice, Row
-from engine.sampling import draw as drawing
-from engine.sampling import table as tables
+from engine.sampling import draw as drawing, table as tables
 from engine.sampling.draw import BLOCK, CANDIDATES
 from engine.sampling.sampler import NonFiniteLogits, penalize, sample
 from models.text import Text

@@ -4,8 +4,7 @@ import shlex
 
 import pytest
 
-from loadgen.compare.record import Comparison, LoadPoint
-from loadgen.compare.record import plan as make_plan
+from loadgen.compare.record import Comparison, LoadPoint, plan as make_plan
 from loadgen.options import CompareFlags
 from loadgen.result_file import PROGRAM
 from loadgen.turns import take_turns

@@ -8,8 +8,7 @@ from statistics import median
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from engine.messages import StepStats
 from engine.simulated.executor import DeviceUsage

@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 
-from models.catalog.disk_cache import MANIFEST, Origin, read_manifest
-from models.catalog.disk_cache import obtain as obtain_folder
+from models.catalog.disk_cache import MANIFEST, Origin, obtain as obtain_folder, read_manifest
 from models.errors import CatalogError
 
 ORIGIN = Origin("tiny-model==1.0", "0" * 64)

@@ -1,8 +1,7 @@
 """Which requests are sent together: in numbers first, then the bounds that no choice may break."""
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from engine.messages import Admit, BatchPolicy, Cause
 from scheduler.batching.batcher import BatchLimits

@@ -5,8 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from scheduler.batching.dp import BatchPart, partition, slice_seconds
 from scheduler.serving_time.bilinear import Bilinear

@@ -6,8 +6,7 @@ from itertools import cycle
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from engine.messages import NEVER, Admit, BatchShape, Cause
 from engine.simulated.machine import Machine

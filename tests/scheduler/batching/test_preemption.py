@@ -7,8 +7,7 @@ from collections import deque
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from engine.messages import Cause, FinishReason, Pause
 from engine.sampling.params import SamplingParams

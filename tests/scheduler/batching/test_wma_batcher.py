@@ -7,8 +7,7 @@ from itertools import takewhile
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from engine.messages import Cause, Overflow
 from scheduler.assembly import assemble

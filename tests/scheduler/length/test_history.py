@@ -6,8 +6,7 @@ from statistics import median_low
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from scheduler.length.learning import HOLDERS, LengthHistory, completed, median
 

@@ -6,8 +6,7 @@ from dataclasses import dataclass, replace
 from itertools import product
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from engine.measure.timing import SliceTiming, Timing, Timings
 from engine.messages import BatchShape, RowUpdate, StepReport, StepStats

@@ -7,8 +7,7 @@ from itertools import combinations, count, islice
 from operator import attrgetter
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from engine.simulated.machine import Machine
 from loadgen.simulate.simulation import Served, fit_parts, simulate

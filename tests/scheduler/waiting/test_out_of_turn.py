@@ -5,8 +5,7 @@ from dataclasses import dataclass, field
 from math import log
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from scheduler.request import Request
 from scheduler.wait_estimate.completion import Expected

@@ -5,8 +5,7 @@ from contextlib import AsyncExitStack
 
 import msgspec
 import orjson
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from server.api.input.schema import ChatBody, CompletionBody
 from tests.server.live import live_server

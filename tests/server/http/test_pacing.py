@@ -3,8 +3,7 @@
 from itertools import pairwise
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from server.http import service
 from server.http.service import BURST, INTERVAL, LONGEST, SENDERS, RefusalLimiter

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from loadgen.experiments.grid import cells as grid
-from loadgen.experiments.grid import run
+from loadgen.experiments.grid import cells as grid, run
 from loadgen.experiments.grid.cells import BASE, Cell
 from loadgen.experiments.grid.run import Figures
 from loadgen.experiments.options import Grid

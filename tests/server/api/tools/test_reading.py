@@ -4,8 +4,7 @@ from collections.abc import Callable, Sequence
 
 import orjson
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from server.api.input.tools import BETWEEN, CALL_TAIL, call_head, call_text
 from server.api.output.reading import CallPiece, FoundCalls, GuaranteedCalls, Piece, Reader, split
